@@ -58,8 +58,7 @@ use foreign::Touched;
 pub(crate) use going::without_change;
 use indexes::Later;
 use involved::{Involved, KeySum};
-use own_children::OwnChildren;
-pub(crate) use own_children::orphans;
+pub(crate) use own_children::{OwnChildren, orphans};
 pub(crate) use prepared::{Prepared, prepare};
 
 /// What a download did, in numbers.

@@ -13,6 +13,7 @@ use headwater_protocol::Row;
 use headwater_protocol::message::RefusalCode;
 use rusqlite::Connection;
 
+use crate::apply::OwnChildren;
 use crate::counters;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
@@ -193,12 +194,14 @@ impl Remote {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
+            let own_children = OwnChildren::find(&rows, &self.plan)?;
             unsent::list_all(&rows, &self.plan, &now())?;
             wake_changed(&rows, &self.plan)?;
             let dropped = waiting(&rows, &self.plan, choice)?;
             let count = dropped.len() as u64;
             giving_up::give_up(&rows, dropped)?;
             references::check(&rows, &self.plan, &before, true)?;
+            carry_out(&own_children, &rows, &self.plan)?;
             State::set_upload_refused(connection, None)?;
             Ok(count)
         })
@@ -257,13 +260,26 @@ impl Remote {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
+            let own_children = OwnChildren::find(&rows, &self.plan)?;
             let mut changed = wake_changed(&rows, &self.plan)?;
             changed.retain(|one| choice.is_of(one.number, one.table));
             let notes = chosen(connection, &self.plan, choice, &changed)?;
             let count = work(&rows, &self.plan, &notes, &changed)?;
             references::check(&rows, &self.plan, &before, takes_along)?;
+            carry_out(&own_children, &rows, &self.plan)?;
             Ok(count)
         })
+    }
+}
+
+/// What the application's foreign keys say of rows that go: some of its own rows go along, others don't let them go.
+fn carry_out(own_children: &OwnChildren, rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
+    own_children.carry_out(rows, plan)?;
+    match own_children.refusing(rows)? {
+        None => Ok(()),
+        Some(child) => Err(refused(format!(
+            "a row of table {child:?}, which is the application's own, refers to a row that would go, and does not allow that: delete it first"
+        ))),
     }
 }
 

@@ -78,9 +78,13 @@ pub(crate) enum Event {
     Session,
     /// A trigger of the application raises any error.
     Raise,
+    /// Remotes have triggers, tables, indexes and columns of the application's own.
+    Application,
+    /// The application at a remote makes a table of the model anew.
+    Migration,
 }
 
-const ALL: [(&str, Event); 31] = [
+const ALL: [(&str, Event); 33] = [
     ("members", Event::Members),
     ("aside", Event::Aside),
     ("writers", Event::Writers),
@@ -112,6 +116,8 @@ const ALL: [(&str, Event); 31] = [
     ("counters", Event::Counters),
     ("session", Event::Session),
     ("raise", Event::Raise),
+    ("application", Event::Application),
+    ("migration", Event::Migration),
 ];
 
 /// Which kinds there can be at all at a database of this kind.

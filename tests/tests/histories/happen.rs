@@ -25,7 +25,7 @@ fn listed<T>(error: &Error, remote: &Remote) -> Result<T> {
 }
 
 /// Those that are no deeds.
-const OTHERS: [Event; 8] = [
+const OTHERS: [Event; 9] = [
     Event::Members,
     Event::Members,
     Event::Aside,
@@ -34,6 +34,7 @@ const OTHERS: [Event; 8] = [
     Event::RestoreInSync,
     Event::Session,
     Event::Raise,
+    Event::Migration,
 ];
 const WRITES_IN_A_WINDOW: u64 = 6;
 
@@ -127,6 +128,7 @@ impl History {
                 self.sync(place, false, Window::Writers(writes))
             }
             Event::Restore | Event::RestoreInSync => self.put_back(event, place),
+            Event::Migration => self.migrate(place),
             Event::Session | Event::Raise => {
                 let is_raise = event == Event::Raise;
                 let sql = if is_raise { writes::raise(&mut self.random) } else { writes::act(&mut self.random) };

@@ -43,6 +43,8 @@ pub(crate) struct Site {
     pub(crate) is_unsure: bool,
     /// The database was put back since its last upload. Numbers of uploads that were lost are not used again, so the next one skips some.
     pub(crate) skips: bool,
+    /// The application has made things of its own in the file ([`crate::application`]).
+    pub(crate) has_application: bool,
 }
 
 pub(crate) struct History {
@@ -77,7 +79,7 @@ impl History {
         let site = |place: usize| -> Result<Site> {
             let name = format!("u{place}");
             let remote = world.remote_at(&name, &name, &url)?;
-            Ok(Site { name, remote, frozen: None, is_unsure: false, skips: false })
+            Ok(Site { name, remote, frozen: None, is_unsure: false, skips: false, has_application: false })
         };
         let sites = (0..REMOTES).map(site).collect::<Result<_>>()?;
         let story = vec![format!(
@@ -132,6 +134,7 @@ impl History {
     }
 
     pub(crate) fn run(&mut self) -> Result<()> {
+        self.begin_applications()?;
         for place in 0..REMOTES {
             self.sync(place, false, Window::Nothing)?;
         }
@@ -327,7 +330,7 @@ impl History {
         self.count("compared", 1);
         let site = &self.sites[place];
         ensure!(found.is_empty(), "{} differs after a sync:\n{}", site.name, found.join("\n"));
-        Ok(())
+        self.agrees(place, is_settled)
     }
 
     fn wait_for_servers(&self) -> Result<()> {

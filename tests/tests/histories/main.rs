@@ -1,6 +1,7 @@
 //! Histories: a random schema, five remotes and two servers, two hundred writes on all sides, twenty syncs and more, of which some are cut,
 //! damaged or left hanging, servers that go and come; and events (`events`): DDL at the database at any moment, in the midst of a sync too,
-//! memberships that change, databases that are put back, applications that write while a download comes.
+//! memberships that change, databases that are put back, applications that write while a download comes, have triggers and a full-text table of
+//! their own at remotes, and make tables anew there (`application`).
 //!
 //! An independent model of the conflict rules (`rules`) predicts every row of one table after every upload, from what the remote's log says
 //! and what was stored; every state of a remote has the bank's whole money; after each sync that nothing disturbs the remote has exactly the
@@ -10,6 +11,7 @@
 //! many follow, `HEADWATER_HISTORY_EVENTS` what may happen, `HEADWATER_HISTORY_STORY=1` tells each. (`kill` has processes that die, `faults`
 //! every byte, `crowd` everybody at once.)
 
+mod application;
 mod deeds;
 mod domains;
 mod events;

@@ -7,10 +7,13 @@
 //! | `RESTRICT`, `NO ACTION` | the deletion is held, and tried again at each sync |
 //!
 //! ```text
-//! begin    what own rows refer to, and is not there already    -> temp.hw_orphaned_N: stays as it is
+//! begin    what own rows refer to, and is not there already    -> temp.hw_orphaned_N: stays as it is,
+//!          unless it was held or set aside, and is no more by the end
 //! end      what is held, set aside or has left the remote      -> temp.hw_orphaned_N: it is not deleted
 //!          other own rows that refer to nothing                   are deleted, or get NULL
 //! ```
+//!
+//! So it is where changes are given up: the rows of some go by that. A row that may not lose what it refers to refuses that.
 //!
 //! *Caveats.* Nothing is carried out for rows that leave the remote, and nothing holds them: own rows may refer to nothing afterwards. So it is
 //! with tables that a new version of the model makes anew, and with an action that a constraint or trigger refuses.
@@ -39,11 +42,11 @@ struct OwnKey {
 
 /// The foreign keys of the application's own tables that lead to tables of the model.
 #[derive(Debug, Default)]
-pub(super) struct OwnChildren(Vec<OwnKey>);
+pub(crate) struct OwnChildren(Vec<OwnKey>);
 
 impl OwnChildren {
     /// Finds them, and remembers which own rows refer to nothing already.
-    pub(super) fn find(rows: &Rows<'_>, plan: &Plan) -> Result<OwnChildren, Error> {
+    pub(crate) fn find(rows: &Rows<'_>, plan: &Plan) -> Result<OwnChildren, Error> {
         let mut found = Vec::new();
         for key in reached(plan, read(rows.connection).while_doing("reading the catalogue")?) {
             let sql = key.orphans();
@@ -52,9 +55,65 @@ impl OwnChildren {
                 continue;
             }
             rows.keep(&key.kept(), key.columns.len(), &sql)?;
+            let columns: Vec<String> = (1..=key.columns.len()).map(|place| format!("c{place}")).collect();
+            rows.execute(
+                &format!("CREATE INDEX temp.{} ON {} ({})", key.index(), key.kept(), columns.join(", ")),
+                &[],
+            )?;
             found.push(key);
         }
-        Ok(OwnChildren(found))
+        let found = OwnChildren(found);
+        found.for_absent(rows, plan, &|own| {
+            let same: Vec<String> = (1..=own.columns.len()).map(|place| format!("c{place} IS ?")).collect();
+            format!("DELETE FROM temp.{} WHERE {}", own.kept(), same.join(" AND "))
+        })?;
+        Ok(found)
+    }
+
+    /// What they say of rows that have gone is carried out. Nothing is written to tables of the model afterwards.
+    pub(crate) fn carry_out(&self, rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
+        // Rows that are held, or whose change only the list has, are not deleted.
+        self.for_absent(rows, plan, &|own| {
+            format!("INSERT INTO temp.{} VALUES ({})", own.kept(), vec!["?"; own.columns.len()].join(", "))
+        })?;
+        // Each may take away what others refer to.
+        for _ in &self.0 {
+            let mut count = 0;
+            for own in &self.0 {
+                count += own.carry_out(rows.connection)?;
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The own table with a row that refers to one which has gone, and may not.
+    pub(crate) fn refusing(&self, rows: &Rows<'_>) -> Result<Option<&str>, Error> {
+        for own in self.0.iter().filter(|own| own.is_restricting()) {
+            if rows.any(&format!("SELECT 1 FROM main.{} WHERE {}", quote(&own.child), own.is_new_orphan()))? {
+                return Ok(Some(&own.child));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs a statement for each foreign key and row that only the list of held rows, or of changes set aside, has. Parameters: what refers to it
+    /// has in the foreign key.
+    fn for_absent(&self, rows: &Rows<'_>, plan: &Plan, sql: &dyn Fn(&OwnKey) -> String) -> Result<(), Error> {
+        for table in plan.tables.iter().filter(|table| self.of(table).next().is_some()) {
+            let images = absent(rows, table)?;
+            for own in self.of(table) {
+                let Some(places) = own.places(table) else { continue };
+                let sql = sql(own);
+                for row in images.iter().map(|image| from_wire(image)) {
+                    let values: Vec<Local> = places.iter().map(|place| row[*place].clone()).collect();
+                    rows.execute(&sql, &values)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether own rows may keep a row of a table from being deleted.
@@ -74,6 +133,10 @@ impl OwnKey {
 
     fn kept(&self) -> String {
         format!("\"hw_orphaned_{}\"", self.number)
+    }
+
+    fn index(&self) -> String {
+        format!("\"hw_orphaned_key_{}\"", self.number)
     }
 
     /// A condition on rows of the child: they refer to a row that is not there.
@@ -109,18 +172,36 @@ impl OwnKey {
             };
             set.push(format!("{} = {value}", quote(from)));
         }
-        let same =
-            self.columns.iter().zip(1..).map(|((from, _), place)| format!("hw_o.c{place} = {child}.{}", quote(from)));
-        let condition = format!(
-            "{} AND NOT EXISTS (SELECT 1 FROM temp.{} AS hw_o WHERE {})",
-            self.is_orphan(),
-            self.kept(),
-            same.collect::<Vec<_>>().join(" AND ")
-        );
+        let condition = self.is_new_orphan();
         Ok(match self.on_delete.as_str() {
             "CASCADE" => Some(format!("DELETE FROM main.{child} WHERE {condition}")),
             "SET NULL" | "SET DEFAULT" => Some(format!("UPDATE main.{child} SET {} WHERE {condition}", set.join(", "))),
             _ => None,
+        })
+    }
+
+    /// The same, and it was there before, or is not on a list.
+    fn is_new_orphan(&self) -> String {
+        let child = quote(&self.child);
+        let same =
+            self.columns.iter().zip(1..).map(|((from, _), place)| format!("hw_o.c{place} = {child}.{}", quote(from)));
+        format!(
+            "{} AND NOT EXISTS (SELECT 1 FROM temp.{} AS hw_o WHERE {})",
+            self.is_orphan(),
+            self.kept(),
+            same.collect::<Vec<_>>().join(" AND ")
+        )
+    }
+
+    fn carry_out(&self, connection: &Connection) -> Result<usize, Error> {
+        let Some(sql) = self.action(connection).while_doing("reading the catalogue")? else { return Ok(0) };
+        let result = connection.prepare(&sql).and_then(|mut action| action.execute([]));
+        if connection.is_autocommit() {
+            return Err(Error::RolledBack { table: self.child.clone() });
+        }
+        result.or_else(|error| {
+            tracing::warn!(table = self.child, %error, "a foreign key can't be carried out: rows refer to nothing");
+            Ok(0)
         })
     }
 
@@ -171,65 +252,24 @@ impl Apply<'_> {
         Ok(())
     }
 
-    /// Everything has come: what the application's foreign keys say of rows that have gone is carried out. Nothing is written to tables of the
-    /// model afterwards.
+    /// Everything has come: what the application's foreign keys say of rows that have gone is carried out.
     pub(super) fn carry_out_own_keys(&self) -> Result<(), Error> {
         if self.own_children.0.is_empty() {
             return Ok(());
         }
-        for table in &self.plan.tables {
-            self.keep_children_of_absent(table)?;
-        }
         super::set_triggers(self.rows.connection, true)?;
-        // Each may take away what others refer to.
-        for _ in &self.own_children.0 {
-            let mut count = 0;
-            for own in &self.own_children.0 {
-                count += self.carry_out(own)?;
-            }
-            if count == 0 {
-                break;
-            }
-        }
-        Ok(())
+        self.own_children.carry_out(&self.rows, self.plan)
     }
+}
 
-    fn carry_out(&self, own: &OwnKey) -> Result<usize, Error> {
-        let connection = self.rows.connection;
-        let Some(sql) = own.action(connection).while_doing("reading the catalogue")? else { return Ok(0) };
-        let result = connection.prepare(&sql).and_then(|mut action| action.execute([]));
-        if connection.is_autocommit() {
-            return Err(Error::RolledBack { table: own.child.clone() });
-        }
-        result.or_else(|error| {
-            tracing::warn!(table = own.child, %error, "a foreign key can't be carried out: rows refer to nothing");
-            Ok(0)
-        })
-    }
-
-    /// Rows that are held, or whose change only the list has, are not deleted.
-    fn keep_children_of_absent(&self, table: &TablePlan) -> Result<(), Error> {
-        for own in self.own_children.of(table) {
-            let Some(places) = own.places(table) else { continue };
-            let marks = vec!["?"; places.len()].join(", ");
-            let sql = format!("INSERT INTO temp.{} VALUES ({marks})", own.kept());
-            for image in self.absent(table)? {
-                let row = from_wire(&image);
-                let values: Vec<Local> = places.iter().map(|place| row[*place].clone()).collect();
-                self.rows.execute(&sql, &values)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn absent(&self, table: &TablePlan) -> Result<Vec<Row>, Error> {
-        let sql = "SELECT \"image\" FROM \"hw_held\" WHERE \"table\" = ?1 AND \"image\" IS NOT NULL UNION ALL \
-                   SELECT \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"in_place\" = 0 AND \"new\" IS NOT NULL";
-        let mut select = self.rows.prepare(sql)?;
-        let images = select.query_map([table.number], |row| row.get::<_, Vec<u8>>(0));
-        let images: Vec<_> = images.and_then(Iterator::collect).while_doing("reading held rows")?;
-        images.iter().map(|image| Ok(decoded(&table.types, image)?)).collect()
-    }
+/// Rows that are held, or whose change only the list has.
+fn absent(rows: &Rows<'_>, table: &TablePlan) -> Result<Vec<Row>, Error> {
+    let sql = "SELECT \"image\" FROM \"hw_held\" WHERE \"table\" = ?1 AND \"image\" IS NOT NULL UNION ALL \
+               SELECT \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"in_place\" = 0 AND \"new\" IS NOT NULL";
+    let mut select = rows.prepare(sql)?;
+    let images = select.query_map([table.number], |row| row.get::<_, Vec<u8>>(0));
+    let images: Vec<_> = images.and_then(Iterator::collect).while_doing("reading held rows")?;
+    images.iter().map(|image| Ok(decoded(&table.types, image)?)).collect()
 }
 
 /// How many rows of the application's own tables refer to nothing, by foreign key: the table, the one that it refers to, and the number.

@@ -1,8 +1,10 @@
 //! Tables of the application's own whose foreign keys refer to tables of the model.
 
 use headwater_protocol::Value;
+use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 
 use super::support::{Fixture, row, shop};
+use crate::{Choice, PendingChoice};
 
 const TABLES: &str = "CREATE TABLE photo (id INTEGER PRIMARY KEY, item INTEGER REFERENCES item ON DELETE CASCADE);
     CREATE TABLE tag (photo INTEGER REFERENCES photo (id) ON DELETE CASCADE, word TEXT, PRIMARY KEY (photo, word)) WITHOUT ROWID;
@@ -80,6 +82,48 @@ fn own_rows_wait_for_a_row_that_is_held() {
     f.check();
     f.download(f.down().delete("part", &[row("7")]));
     assert_eq!(f.rows("SELECT part FROM visit"), Vec::<String>::new());
+}
+
+/// A row was on the list of held rows alone, and is deleted there: what referred to it goes then.
+#[test]
+fn own_rows_go_with_a_row_that_is_held_no_more() {
+    let f = items("");
+    f.download(f.down().rows("kind", &[row("1,tool")]).rows("part", &[row("7,1,0")]));
+    f.sql("CREATE TABLE visit (id INTEGER PRIMARY KEY, part INTEGER REFERENCES part ON DELETE CASCADE); INSERT INTO visit VALUES (1, 7)");
+    f.download(f.down().rows("part", &[row("7,5,0")]));
+    assert_eq!((f.held(), f.rows("SELECT part FROM visit")), (1, vec!["7".to_owned()]));
+    f.download(f.down().delete("part", &[row("7")]));
+    assert_eq!((f.held(), f.rows("SELECT part FROM visit")), (0, Vec::new()));
+}
+
+/// A change is given up, and its row goes by that: rows of the application's own go along, or don't let it go.
+#[test]
+fn own_rows_go_with_a_change_that_is_given_up() {
+    let insert = "INSERT INTO item VALUES (9, 'north', 'new', '9.00'); INSERT INTO photo VALUES (9, 9); INSERT INTO tag VALUES (9, 'n')";
+    for is_pending in [false, true] {
+        let mut f = items(TABLES);
+        f.sql(insert);
+        if !is_pending {
+            f.cut().expect("an upload");
+            let refusal = Refusal { code: RefusalCode::Trigger, message: "no".to_owned() };
+            f.receipt(vec![(0, Outcome::Refused(refusal))]);
+        }
+        f.sql("CREATE TABLE loan (item INTEGER REFERENCES item); INSERT INTO loan VALUES (9)");
+        let mut give_up = || {
+            if is_pending { f.remote.drop_pending(&PendingChoice::All) } else { f.remote.drop_set_aside(&Choice::All) }
+        };
+        let error = give_up().expect_err("a row of its own refers to it").to_string();
+        assert!(error.contains("a row of table \"loan\", which is the application's own"), "{error}");
+        let application = &f.application;
+        application.execute("DELETE FROM loan", []).expect("deleted");
+        assert_eq!(give_up().expect("given up"), 1);
+        assert_eq!(f.rows("SELECT id FROM item ORDER BY id"), ["1", "2", "3"], "pending {is_pending}");
+        assert_eq!(
+            (f.rows("SELECT id FROM photo"), f.rows("SELECT word FROM tag")),
+            (vec!["1".into(), "2".into(), "3".into()], vec!["a".into(), "b".into()])
+        );
+        f.check();
+    }
 }
 
 #[test]

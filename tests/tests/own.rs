@@ -1,8 +1,8 @@
 //! What an application makes of its own at a remote: triggers, columns, and tables of the model that are gone.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use headwater_remote::Remote;
-use headwater_tests::{KINDS, World};
+use headwater_tests::{Central, KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE gen (id BIGINT NOT NULL PRIMARY KEY, a BIGINT, upd TEXT)";
 const MODEL: &str = "name = \"own\"\nversion = 1\n[tables.gen]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", a = \"int\", upd = \"text\" }\n";
@@ -161,5 +161,26 @@ fn a_dropped_table_comes_again() -> Result<()> {
         ensure!((report.changes_up, report.untracked) == (1, 0), "{kind:?}: {report:?}");
         equal(&world, "one").with_context(|| format!("{kind:?}"))?;
     }
+    Ok(())
+}
+
+/// A SQLite database, too, can refuse the writes that fire no trigger, by the index that docs/server.md shows.
+#[test]
+fn incremental_writes_can_be_refused_at_a_sqlite_database() -> Result<()> {
+    let schema = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, data BLOB); INSERT INTO item VALUES (1, x'0102')";
+    let model = "name = \"blobs\"\nversion = 1\n[tables.item]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", data = \"bytes\" }";
+    let world = World::new(Kind::Sqlite, schema, model, &["ann"])?;
+    let mut remote = world.remote("ann", "ann")?;
+    world.sync(&mut remote)?;
+    let Central::Sqlite(file) = &world.central else { bail!("a file") };
+    let application = rusqlite::Connection::open(file)?;
+    let write = || application.blob_open("main", "item", "data", 1, false).map(drop);
+    write().context("nothing refuses it")?;
+    application.execute_batch("CREATE INDEX whole_item ON item (id + 1) WHERE id IS NULL")?;
+    let refused = write().err().context("it is refused")?.to_string();
+    ensure!(refused.contains("cannot open indexed column for writing"), "{refused}");
+    application.execute_batch("UPDATE item SET data = x'0304'")?;
+    ensure!(world.sync(&mut remote)?.rows_down == 1, "the row alone");
+    ensure!(world.diff("ann")?.is_equal(false), "it arrives");
     Ok(())
 }

@@ -130,6 +130,33 @@ fn a_copy_without_changes() -> Result<()> {
 }
 
 /// An upload was frozen, and is in both.
+/// A tool that copies files takes the database without its `-wal`: the copy is an earlier state of the file, and goes on as that.
+#[test]
+fn a_file_that_is_copied_without_its_log() -> Result<()> {
+    on_both(|world| {
+        let mut first = world.remote("first", "anna")?;
+        write(world, "first", "before")?;
+        world.sync(&mut first)?;
+        // Whoever closes a file last writes all to it.
+        drop(first);
+        let mut first = Remote::open(world.path("first"))?;
+        write(world, "first", "in the log alone")?;
+        let log = world.path("first").with_extension("db-wal");
+        ensure!(log.metadata().context("a log")?.len() > 0, "what was written is in the log");
+        std::fs::copy(world.path("first"), world.path("second"))?;
+        let mut second = Remote::open(world.path("second"))?;
+        ensure!(second.status()?.pending == 0, "it has not got that far");
+        write(world, "second", "of the second")?;
+        for is_second in [true, false, true] {
+            let remote = if is_second { &mut second } else { &mut first };
+            let report = world.sync(remote)?;
+            ensure!(report.refused == 0 && !report.restarted, "{report:?}");
+        }
+        world.sync(&mut first)?;
+        all_there(world, &["first", "second"], &["before", "in the log alone", "of the second"])
+    })
+}
+
 #[test]
 fn a_copy_made_in_the_middle_of_a_sync() -> Result<()> {
     for applied in [false, true] {

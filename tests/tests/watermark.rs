@@ -433,6 +433,10 @@ impl Connection for NaiveConnection {
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
         self.0.update(table, rows)
     }
+    fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        self.inner.note_again(table, rows)
+    }
+
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.0.delete(table, keys)
     }

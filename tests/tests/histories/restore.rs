@@ -91,6 +91,6 @@ fn database(url: &str) -> Result<&str> {
 }
 
 fn end_sessions(admin: &str, name: &str) -> Result<()> {
-    let sql = format!("SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE datname = '{name}'");
+    let sql = format!("SELECT count(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity WHERE datname = '{name}'");
     headwater_testkit::sql(admin, &sql).map(drop)
 }

@@ -174,6 +174,10 @@ impl Connection for FaultyConnection {
         self.inner.take_moved()
     }
 
+    fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        self.inner.note_again(table, rows)
+    }
+
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.inner.delete(table, keys)
     }

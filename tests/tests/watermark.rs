@@ -434,7 +434,7 @@ impl Connection for NaiveConnection {
         self.0.update(table, rows)
     }
     fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
-        self.inner.note_again(table, rows)
+        self.0.note_again(table, rows)
     }
 
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {

@@ -13,6 +13,7 @@
 //! The application's own triggers fire; what they write is a local change like any other ([`crate::own_triggers`]). Where there are none,
 //! all triggers are switched off on our connection.
 
+mod as_it_came;
 mod departure;
 mod doubt;
 mod foreign;
@@ -53,6 +54,7 @@ use crate::strays;
 use crate::untracked::{self, Doubt};
 use crate::upgrade::{self, Change, Fresh};
 use crate::wake::wake_nothing;
+use as_it_came::Kept;
 use departure::Departure;
 use foreign::Touched;
 pub(crate) use going::without_change;
@@ -212,6 +214,7 @@ struct Apply<'a> {
     doubts: Vec<Doubt>,
     /// Partitions of tables that were asked for whole, to be compared, which were not held before.
     joined: HashSet<(u32, Vec<u8>)>,
+    kept: Kept,
     /// Tables that were asked for whole, and have been compared.
     compared: Vec<u32>,
     touched: Touched,
@@ -240,6 +243,7 @@ impl<'a> Apply<'a> {
         let sweeps =
             plan.tables.iter().map(|table| Ok(is_restart && rows.has_any(table)?)).collect::<Result<_, Error>>()?;
         let mut doubts = untracked::doubts_by_download(connection, plan)?;
+        let mut kept = Kept::default();
         for (table, doubt) in plan.tables.iter().zip(&mut doubts) {
             if matches!(doubt, Doubt::Since | Doubt::Compare) && is_restart {
                 *doubt = Doubt::AtOnce;
@@ -253,6 +257,7 @@ impl<'a> Apply<'a> {
                 doubt::keep_before(&rows, table)?;
             }
             if *doubt == Doubt::Compare {
+                kept.begin(&rows, table)?;
                 rows.ignore_own_triggers(table)?;
             }
         }
@@ -286,6 +291,7 @@ impl<'a> Apply<'a> {
             left: HashSet::new(),
             doubts,
             joined: HashSet::new(),
+            kept,
             compared: Vec::new(),
             touched,
             indexes,

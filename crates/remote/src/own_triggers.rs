@@ -12,8 +12,10 @@
 //!
 //! Entries of other rows are the work of the triggers, and stay. So nothing differs from the consolidated database without being pending.
 //!
-//! *Caveats.* A table that only comes down has no log: what a trigger writes there stays until the row comes again. A table in doubt
-//! ([`crate::untracked`]) is compared when it has come; what triggers did to it is found then, and set aside.
+//! Change tracking is off in a table that is compared ([`crate::untracked`]). Its rows are kept as they came, and comparing finds what
+//! triggers did to them.
+//!
+//! *Caveats.* A table that only comes down has no log: what a trigger writes there stays until the row comes again.
 
 use std::cell::RefCell;
 
@@ -43,9 +45,9 @@ impl OwnTriggers {
         self.look(connection, table, |is_left_out| !*is_left_out)
     }
 
-    /// What triggers do to a table is found otherwise.
-    pub(crate) fn leave_out(&self, connection: &Connection, table: &TablePlan) -> Result<(), Error> {
-        self.look(connection, table, |is_left_out| std::mem::replace(is_left_out, true)).map(drop)
+    /// From now on what triggers do to a table is found otherwise, or by the log again.
+    pub(crate) fn leave_out(&self, connection: &Connection, table: &TablePlan, on: bool) -> Result<(), Error> {
+        self.look(connection, table, |is_left_out| std::mem::replace(is_left_out, on)).map(drop)
     }
 
     fn look(

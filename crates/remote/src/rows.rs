@@ -191,7 +191,12 @@ impl<'c> Rows<'c> {
 
     /// A table is compared when it has come: that finds what triggers of the application's did to it.
     pub(crate) fn ignore_own_triggers(&self, table: &TablePlan) -> Result<(), Error> {
-        self.own_triggers.leave_out(self.connection, table)
+        self.own_triggers.leave_out(self.connection, table, true)
+    }
+
+    /// The log tells what triggers of the application's do to a table from now on.
+    pub(crate) fn heed_own_triggers(&self, table: &TablePlan) -> Result<(), Error> {
+        self.own_triggers.leave_out(self.connection, table, false)
     }
 
     /// The pending change of a key.

@@ -5,9 +5,9 @@ use headwater_protocol::Row;
 use headwater_protocol::message::{Refusal, RefusalCode};
 use rusqlite::{params, params_from_iter};
 
-use super::Apply;
 use super::partition::rows_in;
 use super::whereabouts::partition_of;
+use super::{Apply, as_it_came};
 use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
@@ -224,7 +224,7 @@ impl Apply<'_> {
         let same_key = same_key.join(" AND ");
         let values = |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>();
         let columns = |row: &str| values(row).join(", ");
-        let query = format!(
+        let mut query = format!(
             "SELECT 1, {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {} AND NOT {}) \
              UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key}) \
              AND NOT EXISTS (SELECT 1 FROM temp.{} AS b WHERE {same_key})",
@@ -234,8 +234,14 @@ impl Apply<'_> {
             columns("t"),
             had_changes(table),
         );
+        if self.kept.has(table) {
+            query += &written_over(table);
+        }
         self.rows.keep(&differs, 1 + table.types.len(), &query)?;
         self.rows.execute(&format!("DROP TABLE temp.{before}"), &[])?;
+        // What triggers write while rows are put back is a change like any other.
+        self.rows.heed_own_triggers(table)?;
+        self.rows.set_applying(Some(table))?;
         let next = format!("SELECT rowid, * FROM temp.{differs} WHERE rowid > ? ORDER BY rowid LIMIT 1");
         let (mut after, mut any) = (0i64, false);
         while let Some((number, was, row)) = self.next_difference(&next, table, after)? {
@@ -245,6 +251,7 @@ impl Apply<'_> {
         let sql = format!("DROP TABLE temp.{differs}");
         self.rows.connection.execute_batch(&sql).while_doing("comparing a table")?;
         self.forget_going(table)?;
+        self.forget_as_it_came(table)?;
         Ok(any)
     }
 
@@ -266,23 +273,15 @@ impl Apply<'_> {
         read().while_doing("comparing a table")
     }
 
-    /// A row that was otherwise before (`None`: it was not there) than it came down; whether it really was.
+    /// A row that was otherwise before (`None`: it was not there) than it came down, or that a trigger has written to; whether it really was.
     fn difference(&mut self, table: &TablePlan, was: Option<Vec<Local>>, key: &[Local]) -> Result<bool, Error> {
-        let is_sure = self.doubts[table.number as usize] == Doubt::Compare;
-        // Where the application's triggers are tracked, what they made of the row that came is pending now.
-        if self.rows.pending(table, key)?.is_some_and(|pending| is_sure || pending.new == was) {
+        let pending = self.rows.pending(table, key)?;
+        // What the application's triggers made of the row is pending already.
+        if pending.as_ref().is_some_and(|pending| pending.new == was || pending.old == was) {
             return Ok(false);
         }
-        let is_going = self.is_going(table, key)?;
-        let came = match self.rows.select(table, key)?.filter(|_| !is_going) {
-            Some(came) => Some(came),
-            // What the table does not take.
-            None => self
-                .rows
-                .held(table, &table.key_bytes(&to_wire(key, &table.key_types)))?
-                .flatten()
-                .map(|row| from_wire(&row)),
-        };
+        let (is_sure, is_going) = (self.doubts[table.number as usize] == Doubt::Compare, self.is_going(table, key)?);
+        let came = self.came(table, key, pending.as_ref(), is_going)?;
         // Who has moved it there nobody knows.
         let has_joined = is_sure && came.as_ref().map_or(Ok(false), |came| self.has_joined(table, came))?;
         let is_same = match (&was, &came) {
@@ -292,28 +291,77 @@ impl Apply<'_> {
             (None, None) => true,
             (Some(_), None) => false,
         };
-        if is_same {
+        if is_same || pending.is_some() {
+            self.log_what_triggers_wrote(table, key, pending.as_ref(), came.as_deref())?;
+        }
+        if is_same || was.is_none() && self.is_out(table, key)? {
             return Ok(false);
         }
         self.applied.untracked += 1;
-        let is_sure = is_sure && !has_joined;
-        let is_in_place = table.is_tracked() && (is_sure || came.is_none()) && self.put(table, was.as_deref(), key)?;
-        if is_in_place {
-            log_change(&self.rows, table, key, came.as_deref(), RefusalCode::Untracked as i64)?;
-        }
-        let pending = Pending { aside: 0, old: came, new: was, key: key.to_vec() };
+        let (is_sure, is_free) = (is_sure && !has_joined, pending.is_none());
+        let is_to_stand = table.is_tracked() && is_free && (is_sure || came.is_none());
+        let is_in_place = is_to_stand && self.put(table, was.as_deref(), key)?;
         if !is_in_place {
-            self.note_unsure(table, &pending)?;
-            if is_going && pending.old.is_none() {
-                self.remove(table, key)?;
-            }
-            return Ok(true);
+            let is_to_go = is_free && is_going && came.is_none();
+            self.note_unsure(table, &Pending { aside: 0, old: came, new: was, key: key.to_vec() })?;
+            return if is_to_go { self.remove(table, key).map(|_| true) } else { Ok(true) };
         }
+        log_change(&self.rows, table, key, came.as_deref(), RefusalCode::Untracked as i64)?;
+        // As it stands: a trigger may have written to it.
+        let new = if self.kept.has(table) { self.rows.select(table, key)? } else { was };
         let or_deleted = if is_sure { "" } else { ", or perhaps deleted at the consolidated database meanwhile" };
         let message = format!("it was made while change tracking was off{or_deleted}");
         let refusal = Refusal { code: RefusalCode::Untracked, message };
-        self.rows.note_aside(table, &pending, &refusal, is_in_place, self.now)?;
+        let pending = Pending { aside: 0, old: came, new, key: key.to_vec() };
+        self.rows.note_aside(table, &pending, &refusal, true, self.now)?;
         Ok(true)
+    }
+
+    /// What the consolidated database has of a key, as it came.
+    fn came(
+        &self,
+        table: &TablePlan,
+        key: &[Local],
+        pending: Option<&Pending>,
+        is_going: bool,
+    ) -> Result<Option<Vec<Local>>, Error> {
+        if self.kept.has(table) {
+            return self.as_it_came(table, key);
+        }
+        let held = self.rows.held(table, &table.key_bytes(&to_wire(key, &table.key_types)))?;
+        let held = held.map(|held| held.map(|row| from_wire(&row)));
+        if let Some(pending) = pending {
+            return Ok(held.unwrap_or_else(|| pending.old.clone()));
+        }
+        let stands = self.rows.select(table, key)?.filter(|_| !is_going);
+        // Or what the table does not take.
+        Ok(stands.or(held.flatten()))
+    }
+
+    /// Where triggers of the application's made another row of the one that came, and no log tells: that is pending now.
+    fn log_what_triggers_wrote(
+        &self,
+        table: &TablePlan,
+        key: &[Local],
+        pending: Option<&Pending>,
+        came: Option<&[Local]>,
+    ) -> Result<(), Error> {
+        if !table.is_tracked() || !self.kept.has(table) || self.is_out(table, key)? {
+            return Ok(());
+        }
+        let is_known = match pending {
+            Some(pending) => pending.old.as_deref() == came,
+            None => self.rows.select(table, key)?.as_deref() == came,
+        };
+        if is_known { Ok(()) } else { log_change(&self.rows, table, key, came, pending.map_or(0, |it| it.aside)) }
+    }
+
+    /// Whether what came of a key is held, so that it tells nothing what stands there.
+    fn is_out(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        if !self.kept.has(table) {
+            return Ok(false);
+        }
+        Ok(self.rows.held(table, &table.key_bytes(&to_wire(key, &table.key_types)))?.is_some())
     }
 
     /// Whether a row came with a partition that is new here.
@@ -332,6 +380,34 @@ impl Apply<'_> {
             }
         }
     }
+}
+
+/// The rest of the comparing query, where rows are kept as they came: what a trigger has made the same as it was before, and what one has deleted.
+fn written_over(table: &TablePlan) -> String {
+    let (before, came) = (before(table), as_it_came::kept(table));
+    let names: Vec<String> = table.names().map(quote).collect();
+    let of = |row: &str, names: &[String]| names.iter().map(|name| format!("{row}.{name}")).collect::<Vec<_>>();
+    let same_key = |one: &str, other: &str| {
+        let keys = table.keys("");
+        keys.iter().map(|key| format!("{one}.{key} = {other}.{key}")).collect::<Vec<_>>().join(" AND ")
+    };
+    format!(
+        " UNION ALL SELECT 1, {} FROM temp.{came} AS c JOIN temp.{before} AS b ON {} JOIN {own} AS t ON {} \
+         WHERE {} AND NOT {} \
+         UNION ALL SELECT 0, {} FROM temp.{came} AS c WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {}) \
+         AND NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {}) AND NOT EXISTS (SELECT 1 FROM temp.{} AS b WHERE {})",
+        of("b", &names).join(", "),
+        same_key("b", "c"),
+        same_key("t", "c"),
+        same_values(&of("t", &names), &of("b", &names)),
+        same_values(&of("c", &names), &of("b", &names)),
+        of("c", &names).join(", "),
+        same_key("t", "c"),
+        same_key("b", "c"),
+        had_changes(table),
+        same_key("b", "c"),
+        own = table.name(),
+    )
 }
 
 /// Whether a row would travel as this one, decimals being numbers.

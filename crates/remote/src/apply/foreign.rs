@@ -179,20 +179,34 @@ impl Apply<'_> {
     /// Deals with a row whose parent is missing: sets its pending change aside, or the pending deletion of its parent. Where there is
     /// neither, the row is held until its parent comes.
     fn adopt(&mut self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<(), Error> {
-        if let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) {
-            let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
-            self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message })?;
+        let pending = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing());
+        let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
+        let refusal = Refusal { code: RefusalCode::ForeignKey, message };
+        // Stored again, the row would be what a trigger makes of it again.
+        let is_without_it = |pending: &Pending| refers_alike(reference, pending);
+        let is_to_wait = self.rows.fires_own_triggers(table)? && pending.as_ref().is_some_and(is_without_it);
+        if let Some(pending) = pending.as_ref().filter(|_| !is_to_wait) {
+            self.set_aside(table, pending, &refusal)?;
             return self.return_displaced();
         }
         self.forget_nothing(table, key)?;
-        let Some(row) = self.rows.select(table, key)? else {
-            return Ok(());
+        let row = match pending.as_ref().and_then(|pending| pending.old.clone()) {
+            Some(old) => old,
+            None => match self.rows.select(table, key)? {
+                Some(row) => row,
+                None => return Ok(()),
+            },
         };
         if self.restore_parent(table, reference, &row)? {
             return Ok(());
         }
+        if let Some(pending) = &pending {
+            self.applied.set_aside += 1;
+            self.rows.note_aside(table, pending, &refusal, false, self.now)?;
+            self.rows.forget(table, key)?;
+        }
         let is_noted = self.note_gone(table, &row, "the row that it refers to is gone")?;
-        let wire = to_wire(&row, &table.types);
+        let wire = to_wire(&self.as_it_came(table, key)?.unwrap_or(row), &table.types);
         self.rows.set_applying(Some(table))?;
         if !self.remove(table, key)? {
             // A trigger keeps it: no trigger sees it go.
@@ -348,6 +362,12 @@ impl Apply<'_> {
     fn parent_name(&self, reference: &Reference) -> String {
         self.plan.tables.get(reference.table).map(TablePlan::name).unwrap_or_default()
     }
+}
+
+/// Whether a row refers to the same with a pending change and without it.
+fn refers_alike(reference: &Reference, pending: &Pending) -> bool {
+    let (Some(old), Some(new)) = (&pending.old, &pending.new) else { return false };
+    reference.columns.iter().all(|&place| old.get(place) == new.get(place))
 }
 
 fn orphan_condition(table: &TablePlan, parent: &TablePlan, reference: &Reference) -> String {

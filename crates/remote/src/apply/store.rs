@@ -26,6 +26,7 @@ impl Apply<'_> {
         let key = table.key_of(row);
         let (key_row, key_bytes, local) = (from_wire(&key), table.key_bytes(&key), from_wire(row));
         self.close_conflict(table, &key_bytes, Some(&local))?;
+        self.keep_as_it_came(table, &key_row, Some(&local))?;
         self.remember_row(table, &key_row)?;
         let pending = self.rows.pending(table, &key_row)?;
         let pending = match self.learn(table, &key_bytes, pending, &local)? {
@@ -55,6 +56,7 @@ impl Apply<'_> {
     pub(super) fn delete(&mut self, table: &TablePlan, key: &[Value]) -> Result<(), Error> {
         let (key_row, key_bytes) = (from_wire(key), table.key_bytes(key));
         self.close_conflict(table, &key_bytes, None)?;
+        self.keep_as_it_came(table, &key_row, None)?;
         self.remember_row(table, &key_row)?;
         let pending = match self.rows.pending(table, &key_row)? {
             Some(unanswered) if is_unanswered_count(table, &unanswered, None) => {
@@ -348,6 +350,7 @@ impl Apply<'_> {
             return Ok(());
         };
         let key_bytes = table.key_bytes(&to_wire(key, &table.key_types));
+        let row = self.as_it_came(table, key)?.unwrap_or(row);
         let image = table.row_bytes(&to_wire(&row, &table.types));
         self.forget_nothing(table, key)?;
         self.remove(table, key)?;

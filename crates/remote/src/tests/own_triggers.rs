@@ -343,3 +343,16 @@ fn what_is_held_is_not_replaced_by_what_stood_there() {
     assert_eq!((f.rows("SELECT id, no FROM part"), f.held()), (vec!["1|2".to_owned()], 0));
     f.check();
 }
+
+/// A row that a trigger writes to refers to a row that is not here.
+#[test]
+fn a_row_without_its_parent_waits_whatever_a_trigger_wrote() {
+    let f = Fixture::new(&shop());
+    f.sql("CREATE TRIGGER own AFTER INSERT ON part BEGIN UPDATE part SET no = 99 WHERE id = NEW.id; END");
+    f.download(f.down().whole("kind", &[]).whole("part", &[]).rows("part", &[row("1,1,1")]));
+    let held = f.remote.held(9).expect("a list");
+    assert_eq!(held[0].row.as_deref(), Some(r#"{"id":1,"item":1,"no":1}"#));
+    f.download(f.down().rows("kind", &[row("1,tool")]));
+    assert_eq!((f.rows("SELECT * FROM part"), f.held()), (vec!["1|1|99".to_owned()], 0));
+    f.check();
+}

@@ -4,6 +4,7 @@ use headwater_model::{ConflictRule, Direction, Side, TablePartition};
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 use rusqlite::config::DbConfig;
+use headwater_protocol::{Row, Type, Value};
 
 use super::support::{Down, Fixture, model, row, shop, table};
 use crate::state::read_watermarks;
@@ -793,5 +794,91 @@ fn writes_without_triggers_are_found_by_a_comparison() {
     );
     assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("dropped"), 3);
     assert_eq!(f.rows("SELECT id, name FROM item ORDER BY id"), ["1|axe", "2|saw", "3|seen", "4|awl"]);
+const SHOUT: &str =
+    "CREATE TRIGGER own AFTER INSERT ON item BEGIN UPDATE item SET name = upper(name) WHERE id = NEW.id; END";
+
+/// A trigger of the application's writes to a row that comes while its table is compared. What the consolidated database has is what came.
+#[test]
+fn giving_it_up_makes_the_rows_what_came_whatever_a_trigger_wrote() {
+    let mut f = items();
+    untracked_write(&mut f, "item", "DELETE FROM item WHERE id = 2; UPDATE item SET price = '3.50' WHERE id = 3");
+    f.download(f.down().holds("item", &north()));
+    assert!(ask(&f));
+    f.sql(SHOUT);
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    f.download(f.down().whole("item", &north()).rows("item", &now));
+    assert_eq!(aside(&f), [r#"item {"id":2} untracked in place"#, r#"item {"id":3} untracked in place"#]);
+    f.sql("DROP TRIGGER own");
+    f.remote.drop_set_aside(&Choice::All).expect("dropped");
+    assert_eq!(f.rows("SELECT id, name, price FROM item"), ["1|axe|1.00", "2|saw|2.00", "3|hoe|3.00", "4|awl|4.00"]);
+    assert_eq!(f.cut(), None);
+    f.check();
+}
+
+/// Downloads until the table has been compared, with this trigger on it.
+fn compared_with(f: &mut Fixture, trigger: &str, now: &[Row]) {
+    f.download(f.down().holds("item", &north()));
+    assert!(ask(f));
+    f.sql(trigger);
+    f.download(f.down().whole("item", &north()).rows("item", now));
+    assert!(ask(f));
+    f.download(f.down().holds("item", &north()));
+    assert!(!ask(f));
+}
+
+/// Nothing was untracked there: what a trigger wrote is pending, from what came, in the row that came and in others.
+#[test]
+fn what_triggers_write_while_a_table_is_compared_is_pending() {
+    let mut f = items();
+    untracked_write(&mut f, "item", "UPDATE item SET name = 'SAW' WHERE id = 2");
+    let trigger = "CREATE TRIGGER own AFTER UPDATE ON item WHEN NEW.id = 2 AND NEW.name = 'saw' BEGIN \
+                   UPDATE item SET name = 'SAW' WHERE id = 2; UPDATE item SET price = '9' WHERE id IN (1, 3); \
+                   DELETE FROM item WHERE id = 4; INSERT INTO item VALUES (8, 'north', 'made', '8'); END";
+    let now = [row("1,north,axe,$1.00"), row("4,north,awl,$4.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00")];
+    compared_with(&mut f, trigger, &now);
+    assert_eq!(aside(&f), [r#"item {"id":2} untracked in place"#], "it was so here, and not there");
+    let rows = ["1|axe|9", "2|SAW|2.00", "3|hoe|3.00", "8|made|8"];
+    assert_eq!(f.rows("SELECT id, name, price FROM item"), rows);
+    let sent = ["item: 1,north,axe,1.00 -> 1,north,axe,9", "item: 4,north,awl,4.00 -> -", "item: - -> 8,north,made,8"];
+    assert_eq!(f.cut_changes(), sent);
+    f.receipt(Vec::new());
+    f.remote.retry(&Choice::All).expect("sent");
+    assert_eq!(f.cut_changes(), ["item: 2,north,saw,2.00 -> 2,north,SAW,2.00"]);
+    f.check();
+}
+
+/// What was written here is put back, and a trigger writes to that row and to others.
+#[test]
+fn what_triggers_make_of_what_is_put_back_is_on_the_list() {
+    let mut f = items();
+    untracked_write(&mut f, "item", "UPDATE item SET price = '3.50' WHERE id = 3");
+    let trigger = "CREATE TRIGGER own AFTER UPDATE ON item WHEN NEW.price = '3.50' BEGIN \
+                   UPDATE item SET name = 'stamped' WHERE id = NEW.id; UPDATE item SET price = '9' WHERE id = 1; END";
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    compared_with(&mut f, trigger, &now);
+    assert_eq!(aside(&f), [r#"item {"id":3} untracked in place"#]);
+    assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> 1,north,axe,9"], "nobody has mended the other");
+    f.receipt(Vec::new());
+    f.remote.retry(&Choice::All).expect("sent");
+    assert_eq!(f.cut_changes(), ["item: 3,north,hoe,3.00 -> 3,north,stamped,3.50"]);
+    f.check();
+}
+
+/// A row that came, and was held or stepped aside after a trigger had written to it, is held as it came.
+#[test]
+fn what_is_held_of_a_table_that_is_compared_is_what_came() {
+    let mut f = items_and_parts();
+    untracked_write(&mut f, "part", "DELETE FROM part WHERE id = 20");
+    f.download(unchanged(&f));
+    assert!(ask(&f));
+    f.sql("CREATE TRIGGER own AFTER INSERT ON part BEGIN UPDATE part SET no = 99 WHERE id = NEW.id; END");
+    let south = [Value::text("south")];
+    let parts = f.down().whole("part", &south).rows("part", &[row("20,2,1"), row("21,7,1")]);
+    f.download(parts.whole("part", &north()).rows("part", &[row("10,1,1")]));
+    let held = f.remote.held(9).expect("a list");
+    let shown: Vec<_> = held.iter().map(|held| held.row.clone().unwrap_or_default()).collect();
+    assert_eq!(shown, [r#"{"id":21,"item":7,"no":1}"#]);
+    let expected = [r#"part {"id":20} untracked in place"#, r#"part {"id":21} foreign_key out"#];
+    assert_eq!(aside(&f), expected, "the other is what the trigger made of it");
     f.check();
 }

@@ -49,7 +49,7 @@ CREATE TABLE "hw_lost" (
   "last" INTEGER NOT NULL,
   "changes" INTEGER NOT NULL
 );
-CREATE TABLE "hw_tracking" ("table" INTEGER PRIMARY KEY, "triggers" TEXT NOT NULL, "doubt" INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE "hw_tracking" ("table" INTEGER PRIMARY KEY, "triggers" TEXT NOT NULL, "doubt" INTEGER NOT NULL DEFAULT 0, "checked" INTEGER);
 CREATE TABLE "hw_staged" ("frame" INTEGER PRIMARY KEY, "bytes" BLOB NOT NULL);
 CREATE TABLE "hw_held" (
   "table" INTEGER NOT NULL,

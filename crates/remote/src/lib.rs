@@ -71,6 +71,7 @@ mod sync;
 mod tests;
 mod too_large;
 mod unanswered;
+mod unfit;
 mod unsent;
 mod untracked;
 mod upgrade;

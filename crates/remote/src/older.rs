@@ -11,7 +11,8 @@ pub(crate) fn put_right(database: &Database) -> Result<(), Error> {
     keep_frames_where_they_are(database)?;
     keep_digests(database)?;
     keep_key_ranges(database)?;
-    tell_leaving(database)
+    tell_leaving(database)?;
+    keep_what_is_checked(database)
 }
 
 /// The list of changes set aside had room for one change of each row.
@@ -65,6 +66,12 @@ fn keep_key_ranges(database: &Database) -> Result<(), Error> {
 fn tell_leaving(database: &Database) -> Result<(), Error> {
     let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'hw_leaving')";
     make_anew(database, is_old, || made(&["\"hw_leaving\""]))
+}
+
+/// Whether the indexes of a table fit it was not looked at.
+fn keep_what_is_checked(database: &Database) -> Result<(), Error> {
+    let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('hw_tracking') WHERE name = 'checked')";
+    make_anew(database, is_old, || "ALTER TABLE \"hw_tracking\" ADD COLUMN \"checked\" INTEGER".to_owned())
 }
 
 /// Looked at again once nobody else writes.

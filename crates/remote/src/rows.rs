@@ -11,6 +11,7 @@ use crate::error::{Error, While};
 use crate::local::{Local, readable, to_wire};
 use crate::own_triggers::OwnTriggers;
 use crate::plan::{TablePlan, decoded};
+use crate::unfit::Unfit;
 use crate::upgrade::Gone;
 use crate::writing::{Unprepared, fault, named};
 
@@ -77,11 +78,13 @@ pub(crate) struct Rows<'c> {
     pub(crate) connection: &'c Connection,
     own_triggers: OwnTriggers,
     pub(crate) unprepared: Unprepared,
+    pub(crate) unfit: Unfit,
 }
 
 impl<'c> Rows<'c> {
     pub(crate) fn new(connection: &'c Connection) -> Rows<'c> {
-        Rows { connection, own_triggers: OwnTriggers::default(), unprepared: Unprepared::default() }
+        let (unprepared, unfit) = (Unprepared::default(), Unfit::default());
+        Rows { connection, own_triggers: OwnTriggers::default(), unprepared, unfit }
     }
 
     /// A statement, kept prepared.
@@ -167,9 +170,10 @@ impl<'c> Rows<'c> {
     /// What a statement that stores rows of a table says of it. One that ended the transaction ends the work too: what came after it would
     /// be stored on its own, or not at all.
     pub(crate) fn placed(&self, table: &TablePlan, result: rusqlite::Result<usize>) -> Result<Placed, Error> {
-        let placed = match result.as_ref().err().and_then(fault) {
-            Some(why) => Placed::Refused(named(self.connection, table, &why)?),
-            None => placed(result)?,
+        let placed = match (self.found_unfit(table, &result)?, result.as_ref().err().and_then(fault)) {
+            (Some(why), _) => Placed::Refused(why),
+            (None, Some(why)) => Placed::Refused(named(self.connection, table, &why)?),
+            (None, None) => placed(result)?,
         };
         match placed {
             Placed::InTheWay | Placed::Refused(_) if self.connection.is_autocommit() => {

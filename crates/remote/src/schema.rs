@@ -14,6 +14,7 @@ use crate::missing;
 use crate::older;
 use crate::plan::{Plan, TablePlan};
 use crate::state::State;
+use crate::unfit;
 use crate::untracked::{self, Gap};
 
 /// Makes every table of the model that is not there, its log, and what Headwater itself keeps.
@@ -70,6 +71,7 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
             })?;
         }
     }
+    plan.tables.iter().try_for_each(|table| unfit::check_ahead(database, table))?;
     key_ranges::pass_taken_alone(database, plan)
 }
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a function, collation, tokenizer or module that only the application has; a trigger on a table that is gone | each statement, before it runs |
 //! | an expression that can't be computed of one row (no JSON, an overflow); a full-text table that has lost count | with that row |
+//! | an index that was filled with another collation or function of a standard name ([`crate::unfit`]) | not, or with some row: none is stored |
 //!
 //! Neither is an error of the sync: that row, or that table's rows, are held and tried again, and the reason names the objects.
 
@@ -38,6 +39,9 @@ impl<'c> Rows<'c> {
     ) -> Result<Result<CachedStatement<'c>, String>, Error> {
         if let Some(why) = self.unprepared.0.borrow().get(sql) {
             return Ok(Err(why.clone()));
+        }
+        if let Some(why) = self.unfit(table)? {
+            return Ok(Err(why));
         }
         let error = match self.connection.prepare_cached(sql) {
             Ok(statement) => return Ok(Ok(statement)),

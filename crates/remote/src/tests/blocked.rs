@@ -134,3 +134,102 @@ fn math_functions_are_there() {
     let root: f64 = connection.query_row("SELECT sqrt(2.25) + pi() - pi()", [], |row| row.get(0)).expect("functions");
     assert!((root - 1.5).abs() < 1e-9);
 }
+
+/// A NOCASE and a lower() that know more letters than ours, as builds of SQLite with ICU have them.
+fn redefine(f: &Fixture) {
+    let lower = |context: &rusqlite::functions::Context<'_>| {
+        Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()))
+    };
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    f.application.create_scalar_function("lower", 1, flags, lower).expect("a function");
+    let no_case = |one: &str, other: &str| one.to_lowercase().cmp(&other.to_lowercase());
+    f.application.create_collation("NOCASE", no_case).expect("a collation");
+}
+
+const REDEFINED: [&str; 4] = [
+    "CREATE INDEX app ON doc (title COLLATE NOCASE)",
+    "CREATE INDEX app ON doc (lower(title), id)",
+    "CREATE UNIQUE INDEX app ON doc (body) WHERE lower(title) = 'äpfel'",
+    "ALTER TABLE doc ADD COLUMN small AS (lower(title)); CREATE INDEX app ON doc (small)",
+];
+
+const FOREIGN: [&str; 6] = ["11,Äpfel,d", "12,Zebra,e", "13,äpfel,f", "14,Öl,g", "15,zoo,h", "16,öbst,i"];
+
+#[test]
+fn an_index_of_a_function_that_the_application_redefines_is_not_damaged() {
+    for index in REDEFINED {
+        let f = docs();
+        f.download(f.down().rows("doc", &FOREIGN.map(row)));
+        redefine(&f);
+        f.sql(index);
+        let down = f.down().rows("doc", &[row("14,Übung,g"), row("17,Ähre,j")]).delete("doc", &[row("11")]);
+        let applied = f.download(down.rows("note", &[row("2,b")]));
+        assert_eq!((f.held(), applied.not_stored), (3, 3), "{index}");
+        assert_eq!(f.rows("SELECT id FROM note"), ["1", "2"], "the other table goes on");
+        for held in f.remote.held(9).expect("a list") {
+            let why = held.why.expect("a reason");
+            assert!(why.contains("index \"app\" does not fit the rows here"), "{index}: {why}");
+        }
+        f.check();
+        f.sql("DROP INDEX app");
+        f.download(f.down());
+        assert_eq!(f.rows("SELECT id, title FROM doc WHERE id IN (11, 14, 17)"), ["14|Übung", "17|Ähre"], "{index}");
+        assert_eq!((f.held(), f.cut()), (0, None), "{index}");
+        f.check();
+    }
+}
+
+/// It fitted when it was made, and the application has written to it since: the first entry that is not found tells.
+#[test]
+fn an_index_that_does_not_fit_any_more_stops_its_table_alone() {
+    for index in [
+        "CREATE INDEX app ON doc (title COLLATE NOCASE)",
+        "CREATE INDEX app ON doc (title COLLATE NOCASE) WHERE id > 1",
+    ] {
+        let f = docs();
+        redefine(&f);
+        f.sql(index);
+        f.download(f.down().rows("doc", &[row("4,four,d")]));
+        assert_eq!((f.held(), f.rows("SELECT checked > 0 FROM hw_tracking")[0].as_str()), (0, "1"), "{index}");
+        for row in FOREIGN {
+            let (id, rest) = row.split_once(',').expect("a key");
+            f.sql(&format!("INSERT INTO doc VALUES ({id}, '{}')", rest.replace(',', "', '")));
+        }
+        f.upload_all();
+        let gone: Vec<_> = (11..17).map(|id| row(&id.to_string())).collect();
+        f.download(f.down().delete("doc", &gone).rows("note", &[row("2,b")]));
+        assert_eq!(f.rows("SELECT id FROM note"), ["1", "2"], "{index}");
+        assert!(f.held() > 0, "{index}");
+        f.download(f.down().rows("doc", &[row("18,last,z")]));
+        assert!(
+            f.rows("SELECT 1 FROM doc NOT INDEXED WHERE id = 18").is_empty(),
+            "{index}: nothing is written any more"
+        );
+        f.sql("DROP INDEX app");
+        f.download(f.down());
+        assert_eq!(
+            (f.rows("SELECT id FROM doc"), f.held()),
+            (["1", "2", "3", "4", "18"].map(str::to_owned).to_vec(), 0)
+        );
+        f.check();
+    }
+}
+
+/// Once for each version of the schema, and only what may depend on such; ahead of the write lock where the file is opened or synced.
+#[test]
+fn an_index_that_fits_is_checked_once() {
+    let mut f = docs();
+    f.sql("CREATE INDEX app ON doc (lower(title)); CREATE INDEX plain ON note (text)");
+    let checked =
+        |f: &Fixture| f.rows("SELECT checked IS (SELECT schema_version FROM pragma_schema_version) FROM hw_tracking");
+    for (sql, came) in [("SELECT 1", "1,Ähre,a"), ("CREATE TABLE other (id)", "1,Öl,a")] {
+        f.sql(sql);
+        assert_eq!(checked(&f), ["0", "0"], "{sql}");
+        f.download(f.down().rows("doc", &[row(came)]).rows("note", &[row("2,b")]));
+        assert_eq!((checked(&f), f.held()), (["1", "0"].map(str::to_owned).to_vec(), 0), "{sql}");
+    }
+    f.sql("DROP TABLE other");
+    f.reopen();
+    assert_eq!(checked(&f), ["1", "0"]);
+    f.check();
+}

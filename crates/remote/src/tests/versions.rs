@@ -284,6 +284,23 @@ fn what_would_be_overwritten_or_missing_keeps_the_old_version() {
     }
 }
 
+/// An index would be made again by our NOCASE, where the application looks by its own.
+#[test]
+fn an_index_that_does_not_fit_keeps_the_old_version() {
+    let mut f = Fixture::new(&one());
+    let rows = ["1,Äpfel,1", "2,Zebra,1", "3,äther,1", "4,Öl,1", "5,öbst,1"].map(row);
+    f.download(f.down().whole("item", &[]).rows("item", &rows).whole("kind", &[]));
+    let no_case = |one: &str, other: &str| one.to_lowercase().cmp(&other.to_lowercase());
+    f.application.create_collation("NOCASE", no_case).expect("a collation");
+    f.sql("CREATE INDEX app ON item (name COLLATE NOCASE)");
+    let error = upgrade(&mut f, usize::MAX).expect_err("it does not fit").to_string();
+    assert!(error.contains("table \"item\" can't be changed: index \"app\" does not fit"), "{error}");
+    f.check();
+    f.sql("DROP INDEX app");
+    upgrade(&mut f, usize::MAX).expect("the version changes");
+    f.check();
+}
+
 /// Items and kinds have further columns that may be NULL.
 fn three() -> Model {
     let mut model = one();

@@ -28,6 +28,7 @@ use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::{Pending, Placed, Rows};
 use crate::schema;
 use crate::state::State;
+use crate::unfit;
 use crate::unsent::IS_UNSENT;
 use crate::untracked::{self, Doubt};
 
@@ -66,6 +67,9 @@ pub(crate) fn check(connection: &Connection, old: &Plan, change: &Change) -> Res
                  serve that once more",
                 old.model.version
             )));
+        }
+        if let Some(index) = unfit::look(connection, table).while_doing("checking the indexes of a table")? {
+            return Err(refused(format!("table {name:?} can't be changed: {}", unfit::why(&index))));
         }
         if let Some(column) = own::column(connection, table)? {
             return Err(refused(format!(

@@ -2,9 +2,8 @@
 
 use headwater_model::{ConflictRule, Direction, Side, TablePartition};
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
-use headwater_protocol::{Type, Value};
-use rusqlite::config::DbConfig;
 use headwater_protocol::{Row, Type, Value};
+use rusqlite::config::DbConfig;
 
 use super::support::{Down, Fixture, model, row, shop, table};
 use crate::state::read_watermarks;
@@ -767,33 +766,6 @@ fn a_partition_that_is_joined_and_only_comes_down() {
     f.check();
 }
 
-/// A connection that has triggers switched off leaves no trace in the file: whoever knows of it asks for a comparison.
-#[test]
-fn writes_without_triggers_are_found_by_a_comparison() {
-    let mut f = items();
-    f.application.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).expect("switched off");
-    f.sql("UPDATE item SET name = 'ours' WHERE id = 1; DELETE FROM item WHERE id = 2; INSERT INTO item VALUES (9, 'north', 'new', '9.00')");
-    f.application.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true).expect("switched on");
-    f.sql("UPDATE item SET name = 'seen' WHERE id = 3");
-    f.reopen();
-    assert!(!ask(&f), "nothing shows it");
-    assert_eq!(f.cut_changes().len(), 1, "what the triggers saw");
-    f.receipt(Vec::new());
-    assert_eq!(f.remote.compare().expect("asked"), 3, "all of them go both ways");
-    f.download(f.down().holds("item", &north()).holds("kind", &[]).holds("part", &[]));
-    assert!(ask(&f));
-    let all = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,seen,$3.00"), row("4,north,awl,$4.00")];
-    f.download(f.down().whole("item", &north()).rows("item", &all).whole("kind", &[]).whole("part", &[]));
-    assert_eq!(
-        aside(&f),
-        [
-            r#"item {"id":1} untracked in place"#,
-            r#"item {"id":2} untracked in place"#,
-            r#"item {"id":9} untracked in place"#
-        ]
-    );
-    assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("dropped"), 3);
-    assert_eq!(f.rows("SELECT id, name FROM item ORDER BY id"), ["1|axe", "2|saw", "3|seen", "4|awl"]);
 const SHOUT: &str =
     "CREATE TRIGGER own AFTER INSERT ON item BEGIN UPDATE item SET name = upper(name) WHERE id = NEW.id; END";
 
@@ -880,5 +852,35 @@ fn what_is_held_of_a_table_that_is_compared_is_what_came() {
     assert_eq!(shown, [r#"{"id":21,"item":7,"no":1}"#]);
     let expected = [r#"part {"id":20} untracked in place"#, r#"part {"id":21} foreign_key out"#];
     assert_eq!(aside(&f), expected, "the other is what the trigger made of it");
+    f.check();
+}
+
+/// A connection that has triggers switched off leaves no trace in the file: whoever knows of it asks for a comparison.
+#[test]
+fn writes_without_triggers_are_found_by_a_comparison() {
+    let mut f = items();
+    f.application.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).expect("switched off");
+    f.sql("UPDATE item SET name = 'ours' WHERE id = 1; DELETE FROM item WHERE id = 2; INSERT INTO item VALUES (9, 'north', 'new', '9.00')");
+    f.application.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true).expect("switched on");
+    f.sql("UPDATE item SET name = 'seen' WHERE id = 3");
+    f.reopen();
+    assert!(!ask(&f), "nothing shows it");
+    assert_eq!(f.cut_changes().len(), 1, "what the triggers saw");
+    f.receipt(Vec::new());
+    assert_eq!(f.remote.compare().expect("asked"), 3, "all of them go both ways");
+    f.download(f.down().holds("item", &north()).holds("kind", &[]).holds("part", &[]));
+    assert!(ask(&f));
+    let all = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,seen,$3.00"), row("4,north,awl,$4.00")];
+    f.download(f.down().whole("item", &north()).rows("item", &all).whole("kind", &[]).whole("part", &[]));
+    assert_eq!(
+        aside(&f),
+        [
+            r#"item {"id":1} untracked in place"#,
+            r#"item {"id":2} untracked in place"#,
+            r#"item {"id":9} untracked in place"#
+        ]
+    );
+    assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("dropped"), 3);
+    assert_eq!(f.rows("SELECT id, name FROM item ORDER BY id"), ["1|axe", "2|saw", "3|seen", "4|awl"]);
     f.check();
 }

@@ -4,6 +4,7 @@
 
 mod alembic;
 mod django;
+mod drizzle;
 mod jdbc;
 
 use std::path::{Path, PathBuf};

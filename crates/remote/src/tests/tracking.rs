@@ -261,10 +261,13 @@ fn awkward_names() {
     f.check();
 }
 
+/// Makes a setting of a connection.
+type Setting = fn(&Connection);
+
 /// Whatever an application or its driver sets for its connection, its writes are tracked.
 #[test]
 fn settings_of_a_connection_change_nothing() {
-    let settings: [(&str, fn(&Connection)); 11] = [
+    let settings: [(&str, Setting); 11] = [
         ("foreign_keys off", |c| c.pragma_update(None, "foreign_keys", false).expect("set")),
         ("recursive_triggers", |c| c.pragma_update(None, "recursive_triggers", true).expect("set")),
         ("trusted_schema off", |c| c.pragma_update(None, "trusted_schema", false).expect("set")),

@@ -374,8 +374,8 @@ impl<'a> Batch<'a> {
                 let result = stored.clone();
                 self.conflict(table, item, stored, end, result);
             }
-            // Equal to what is stored, and not the same to the bit: 7.5 for 7.50, -0.0 for 0.0.
-            None if !is_stored_so(item.change.new.as_ref(), stored.as_ref()) => {
+            // Equal to what is stored, and spelled otherwise: 7.5 for 7.50, -0.0 for 0.0, a time as JavaScript writes it.
+            None if item.is_respelled || !is_stored_so(item.change.new.as_ref(), stored.as_ref()) => {
                 self.effects.sent_back.push(sent(item));
             }
             None => {}
@@ -475,7 +475,7 @@ impl<'a> Batch<'a> {
 
     /// What [`Batch::send_moved_back`] does, of rows that a script has inserted: it may have stored them anywhere, or not at all.
     fn send_inserted_back(&mut self, table: &TablePlan, judged: &[Judged<'_>]) {
-        if table.table.partition.is_some() {
+        if table.table.partition.is_some() || table.table.is_tracked() {
             self.effects.sent_back.extend(judged.iter().map(|judged| (judged.item.table, judged.row.clone())));
         }
     }

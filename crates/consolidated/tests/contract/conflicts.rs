@@ -190,6 +190,38 @@ pub(crate) fn another_spelling_comes_back_after_a_lost_download(database: &Datab
     assert_eq!(remote.sync(database, &plan).count(), 0, "nothing is sent twice");
 }
 
+/// A text that is the stored value of its type is another spelling too.
+pub(crate) fn a_text_that_is_the_stored_value_comes_back_as_that(database: &Database) {
+    database.application(
+        "CREATE TABLE seen (id bigint PRIMARY KEY, at timestamptz, day timestamp, hour time, who uuid, really boolean); \
+         INSERT INTO seen VALUES (1, '2026-01-01 05:00:00Z', '2026-01-01 05:00:00', '05:00:00', '00000000-0000-0000-0000-00000000000a', true)",
+    );
+    let plan = plan(
+        "name = \"seen\"\nversion = 1\n[tables.seen]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+         columns = { id = \"int not null\", at = \"timestamptz\", day = \"timestamp\", hour = \"time\", who = \"uuid\", really = \"bool\" }",
+    );
+    headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    let stored = remote.table(&plan, "seen")[0].clone();
+    let spellings = [
+        (1, "2026-01-01T05:00:00.000Z"),
+        (1, "2026-01-01 06:00:00+01"),
+        (2, "2026-01-01T05:00"),
+        (3, "05:00:00.0"),
+        (4, "00000000-0000-0000-0000-00000000000A"),
+        (5, "true"),
+    ];
+    for (place, spelling) in spellings {
+        let mut row = stored.clone();
+        row[place] = Value::text(spelling);
+        remote.update(&plan, "seen", row);
+        let synced = remote.sync(database, &plan);
+        assert!(synced.outcomes().is_empty(), "{spelling}: {:?}", synced.outcomes());
+        assert_eq!(remote.table(&plan, "seen"), [stored.clone()], "{spelling}");
+    }
+    remote.assert_equals_fresh(database, &plan);
+}
+
 /// The same of zeros, which are equal and have a sign.
 pub(crate) fn a_zero_of_the_other_sign_comes_back(database: &Database) {
     database.application("CREATE TABLE reading (id bigint PRIMARY KEY, value double precision); INSERT INTO reading VALUES (1, 0.0), (2, 1)");

@@ -126,6 +126,27 @@ pub(crate) fn what_scripts_made_comes_down_after_a_lost_download(database: &Data
     assert_eq!(anna.table(&plan, "shop").len(), 6);
 }
 
+/// So it is in a table without partitions.
+pub(crate) fn what_a_script_does_not_insert_goes(database: &Database) {
+    database.application("CREATE TABLE entry (id bigint NOT NULL PRIMARY KEY, v text)");
+    let model = "name = \"entries\"\nversion = 1\n[tables.entry]\nkey = [\"id\"]\nscripts = { upload_insert = \"insert.sql\" }\n\
+                 columns = { id = \"int not null\", v = \"text\" }";
+    let script =
+        "INSERT INTO entry SELECT :r.id + CASE :r.v WHEN 'key' THEN 1000 ELSE 0 END, upper(:r.v) WHERE :r.v <> 'no'";
+    let mut model = headwater_model::parse::parse("entries.toml", model).expect("a model");
+    model.load_scripts(|_| Ok::<_, std::convert::Infallible>(script.to_owned())).expect("loaded");
+    let plan = Plan::new(model);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut anna = Replica::synced(database, &plan, "anna");
+    for (number, v) in (1..).zip(["key", "no", "as it is"]) {
+        anna.insert(&plan, "entry", vec![int(number), text(v)]);
+    }
+    arrives(database, &plan, &mut anna);
+    let mut rows = anna.table(&plan, "entry");
+    rows.sort_by_key(|row| format!("{row:?}"));
+    assert_eq!(rows, [vec![int(1001), text("KEY")], vec![int(3), text("AS IT IS")]]);
+}
+
 /// A script of the user's may put a row anywhere.
 pub(crate) fn what_a_script_stores_elsewhere_comes_down_as_it_is(database: &Database) {
     let text_of_it = "INSERT INTO shop VALUES (:r.id, nullif(substr(:r.note, 4), 'none'), :r.note)";

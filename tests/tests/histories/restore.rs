@@ -1,11 +1,14 @@
 //! A consolidated database that is put back as it was: a copy made a while ago takes its place, and whatever was committed since is lost.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use headwater_testkit::{DataCopy, Postgres};
+use headwater_testkit::{DataCopy, Postgres, wait_until};
 use headwater_tests::Central;
 use headwater_tests::backup::{back_up, replace};
+
+const COPIED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Where copies of the database are, and how it is put back.
 pub(crate) enum Copies {
@@ -40,11 +43,13 @@ impl Copies {
                 let shut = format!("ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false");
                 headwater_testkit::sql(admin, &format!("DROP DATABASE IF EXISTS {name}_copy WITH (FORCE)"))?;
                 headwater_testkit::sql(admin, &shut)?;
-                end_sessions(admin, name)?;
-                let copied = headwater_testkit::sql(
-                    admin,
-                    &format!("CREATE DATABASE {name}_copy TEMPLATE {name} STRATEGY file_copy"),
-                );
+                let create = format!("CREATE DATABASE {name}_copy TEMPLATE {name} STRATEGY file_copy");
+                let mut copied = Ok(());
+                // A session that was just beginning is found the next time.
+                wait_until(COPIED_WITHIN, || {
+                    copied = end_sessions(admin, name).and_then(|()| headwater_testkit::sql(admin, &create).map(drop));
+                    copied.is_ok()
+                });
                 headwater_testkit::sql(admin, &format!("ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true"))?;
                 copied?;
                 *has_copy = true;

@@ -134,7 +134,7 @@ fn missing_table(table: &Table, catalogue: &Catalogue) -> Finding {
                 "there is one in schema `{schema}`: write `schema = \"{schema}\"` under [tables.{}]",
                 table.name
             ),
-            None => "create the table, or take it out of the model".to_owned(),
+            None => "create the table, or take it out of the model; where something else has its name (a view), give the name back".to_owned(),
         },
     }
 }

@@ -117,7 +117,10 @@ pub(super) fn lacking<'n>(
     for note in notes.filter(|note| !note.in_place) {
         let why = match (lacks(rows, plan, note)?, leaves_behind(rows, plan, note)?) {
             (Some(parent), _) => {
-                format!("the row of table {parent:?} that it refers to is not here; sync first, then retry")
+                format!(
+                    "the row of table {parent:?} that it refers to is not here; sync first, then retry. If a sync does not bring it, it is \
+                     deleted, or outside this remote's partitions: drop the change, or retry it when the row is back"
+                )
             }
             (None, Some(child)) => format!("a row of table {child:?} refers to its row; sync first, then retry"),
             (None, None) => continue,

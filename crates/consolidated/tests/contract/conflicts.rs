@@ -193,12 +193,12 @@ pub(crate) fn another_spelling_comes_back_after_a_lost_download(database: &Datab
 /// A text that is the stored value of its type is another spelling too.
 pub(crate) fn a_text_that_is_the_stored_value_comes_back_as_that(database: &Database) {
     database.application(
-        "CREATE TABLE seen (id bigint PRIMARY KEY, at timestamptz, day timestamp, hour time, who uuid, really boolean); \
-         INSERT INTO seen VALUES (1, '2026-01-01 05:00:00Z', '2026-01-01 05:00:00', '05:00:00', '00000000-0000-0000-0000-00000000000a', true)",
+        "CREATE TABLE seen (id bigint PRIMARY KEY, at timestamptz, day timestamp, hour time, who uuid, really boolean, price numeric); \
+         INSERT INTO seen VALUES (1, '2026-01-01 05:00:00Z', '2026-01-01 05:00:00', '05:00:00', '00000000-0000-0000-0000-00000000000a', true, 7)",
     );
     let plan = plan(
         "name = \"seen\"\nversion = 1\n[tables.seen]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
-         columns = { id = \"int not null\", at = \"timestamptz\", day = \"timestamp\", hour = \"time\", who = \"uuid\", really = \"bool\" }",
+         columns = { id = \"int not null\", at = \"timestamptz\", day = \"timestamp\", hour = \"time\", who = \"uuid\", really = \"bool\", price = \"decimal\" }",
     );
     headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -210,6 +210,7 @@ pub(crate) fn a_text_that_is_the_stored_value_comes_back_as_that(database: &Data
         (3, "05:00:00.0"),
         (4, "00000000-0000-0000-0000-00000000000A"),
         (5, "true"),
+        (6, "7e0"),
     ];
     for (place, spelling) in spellings {
         let mut row = stored.clone();

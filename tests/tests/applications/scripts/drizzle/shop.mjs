@@ -1,6 +1,6 @@
 // An application of Drizzle on libSQL: FILE STEP.
 
-import { cpSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, writeFileSync } from "node:fs";
 
 import { createClient } from "@libsql/client";
 import { eq, sql } from "drizzle-orm";
@@ -27,6 +27,7 @@ function until(count) {
   cpSync(new URL("migrations", import.meta.url), folder, { recursive: true });
   const entries = ["0000_begin", "0001_color"].slice(0, count);
   const journal = { version: "7", dialect: "sqlite", entries: entries.map((tag, idx) => ({ idx, version: "6", when: 1700000000000 + idx, tag, breakpoints: true })) };
+  mkdirSync(`${folder}/meta`, { recursive: true });
   writeFileSync(`${folder}/meta/_journal.json`, JSON.stringify(journal));
   return { migrationsFolder: folder };
 }

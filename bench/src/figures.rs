@@ -14,6 +14,7 @@ use headwater_model::remote_sql;
 use headwater_protocol::Kind;
 use headwater_protocol::frame::HEADER_BYTES;
 use headwater_protocol::message::Watermarks;
+use headwater_remote::Remote;
 use headwater_testkit::Postgres;
 use headwater_tests::{Central, World, read_model};
 use tokio::runtime::Runtime;
@@ -220,8 +221,7 @@ impl Bench {
         let each = (uploads / self.repetitions as u64).max(1);
         let tracked = self.runtime.block_on(bare::Upload::prepare(&self.client, "purchase", UPLOAD_ROWS))?;
         let untracked = self.runtime.block_on(bare::Upload::prepare(&self.client, "untracked", UPLOAD_ROWS))?;
-        let mut remote = self.world.remote("up", "up")?;
-        self.world.sync(&mut remote)?;
+        let mut remote = self.uploader()?;
         let (mut bare_times, mut untracked_times, mut times) = (Vec::new(), Vec::new(), Vec::new());
         for repetition in 0..self.repetitions as u64 {
             let (mut bare, mut free, mut ours) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
@@ -256,11 +256,18 @@ impl Bench {
         Ok(())
     }
 
+    /// The remote that uploads: one for all figures, since [`Bench::write_purchases`] writes to its file.
+    fn uploader(&self) -> Result<Remote> {
+        let path = self.world.path("up");
+        let mut remote = if path.exists() { Remote::open(&path)? } else { self.world.remote("up", "up")? };
+        self.world.sync(&mut remote)?;
+        Ok(remote)
+    }
+
     /// One upload of many inserts by one remote, against one transaction of them that a loop sends.
     pub(crate) fn upload_many(&self, changes: u64) -> Result<()> {
         let bare = self.runtime.block_on(bare::Upload::prepare(&self.client, "purchase", MANY_ROWS))?;
-        let mut remote = self.world.remote("up", "up")?;
-        self.world.sync(&mut remote)?;
+        let mut remote = self.uploader()?;
         let (mut bare_times, mut times) = (Vec::new(), Vec::new());
         for repetition in 0..self.repetitions.min(MANY_REPETITIONS) as u64 {
             let numbers = MANY_FIRST + repetition * changes..MANY_FIRST + (repetition + 1) * changes;

@@ -113,7 +113,7 @@ fn transaction(statements: &[String]) -> String {
 fn moved_both_ways(report: &SyncReport) -> Result<()> {
     let few = EDITS as u64 / 4;
     ensure!(report.changes_up > few && report.rows_down > few && report.deletions_down > 0, "too little moved");
-    ensure!((report.refused, report.set_aside, report.held, report.not_stored) == (0, 0, 0, 0), "not all went through");
+    ensure!((report.refused, report.displaced, report.held, report.not_stored) == (0, 0, 0, 0), "not all went through");
     Ok(())
 }
 

@@ -127,6 +127,64 @@ fn a_partition_that_was_spelled_otherwise_here_does_not_come_whole() -> Result<(
     Ok(())
 }
 
+/// What the application writes is stored as another value, or in another spelling; the remote's file gets what is stored.
+#[test]
+fn what_is_stored_otherwise_comes_back() -> Result<()> {
+    const MODEL: &str = "name = \"seen\"\nversion = 1\n[tables.seen]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+        columns = { id = \"int not null\", at = \"timestamp\", day = \"date\", who = \"uuid\", really = \"bool\", price = \"decimal\" }";
+    for kind in KINDS {
+        let (schema, writes): (_, &[_]) = match kind {
+            Kind::Sqlite => (
+                "CREATE TABLE seen (id INTEGER PRIMARY KEY, at DATETIME, day DATE, who UUID, really BOOLEAN, price DECIMAL(10, 2)); \
+                 INSERT INTO seen VALUES (1, 1767225600, 2461041.5, 7, 1, 7.5)",
+                &[
+                    "at = 1767225600.0",
+                    "at = '1767225600'",
+                    "at = '1767225600.0'",
+                    "at = '2026-01-01T05:00:00.000Z'",
+                    "at = 20.0",
+                    "day = '2461041.50'",
+                    "day = 8.0",
+                    "who = '7'",
+                    "who = 8.0",
+                    "really = '1'",
+                    "really = 'true'",
+                    "price = '7.50'",
+                    "price = '7e0'",
+                    "price = 8",
+                ],
+            ),
+            Kind::Postgres => (
+                "CREATE TABLE seen (id bigint PRIMARY KEY, at timestamp, day date, who uuid, really boolean, price numeric(10, 2)); \
+                 INSERT INTO seen VALUES (1, '2026-01-01 05:00:00', '2026-01-01', '00000000-0000-0000-0000-00000000000a', true, 7.5)",
+                &[
+                    "at = '2026-01-01T05:00:00.000'",
+                    "at = '2026-01-01 06:00'",
+                    "who = '00000000-0000-0000-0000-00000000000A'",
+                    "really = 'true'",
+                    "price = '7.5'",
+                    "price = '7e0'",
+                    "price = 8",
+                    "price = '8.001'",
+                ],
+            ),
+        };
+        let world = World::new(kind, schema, MODEL, &["ann"])?;
+        let mut remote = world.remote("a", "ann")?;
+        world.sync(&mut remote)?;
+        for write in writes {
+            world.edit("a", &format!("UPDATE seen SET {write}"))?;
+            let report = world.sync(&mut remote)?;
+            ensure!((report.conflicts, report.refused) == (0, 0), "{kind:?}, {write}: {report:?}");
+            let diff = world.diff("a")?;
+            ensure!(diff.is_equal(false), "{kind:?}, {write}: {}", serde_json::to_string(&diff)?);
+            let report = world.sync(&mut remote)?;
+            ensure!((report.rows_down, report.changes_up) == (0, 0), "{kind:?}, {write}: {report:?}");
+        }
+    }
+    Ok(())
+}
+
 const WAYS: &str = "CREATE TABLE member (login text, region text);
     CREATE TABLE note (id text NOT NULL PRIMARY KEY, region text NOT NULL);
     CREATE TABLE tick (id text NOT NULL PRIMARY KEY, note text REFERENCES note);

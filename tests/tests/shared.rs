@@ -343,7 +343,7 @@ fn pending_changes_end_as_without_chunks() -> Result<()> {
             let report = sync_with(&world, &mut remote, "ann", |options| options.config.takes_chunks = takes_chunks)?;
             ensure!(world.diff("one")?.is_equal(false), "{kind:?}: {:?}", world.diff("one")?);
             let rows = world.rows("one", "SELECT id, note FROM item WHERE id < 8 ORDER BY id")?;
-            ends.push((report.conflicts, report.refused, report.set_aside, report.held, rows));
+            ends.push((report.conflicts, report.refused, report.displaced, report.held, rows));
             ensure!(ready(world.address()?, "shared_builds")? == 1, "{kind:?}: it was built before all of this");
         }
         ensure!(ends[0] == ends[1] && ends[0].0 == 2, "{kind:?}: {ends:?}");

@@ -65,7 +65,7 @@ fn what_has_gone_up_goes_with_what_it_refers_to() -> Result<()> {
             for _ in 0..2 {
                 let report = world.sync(&mut remote)?;
                 assert_eq!(
-                    (report.held, report.not_stored, report.set_aside),
+                    (report.held, report.not_stored, report.displaced),
                     (0, 0, 0),
                     "{kind:?} {gone}: {report:?}"
                 );
@@ -173,7 +173,7 @@ fn a_fresh_start_lists_what_goes() -> Result<()> {
         world.central.execute("DELETE FROM shop WHERE id = 'a'")?;
         remote.reset()?;
         let report = world.sync(&mut remote)?;
-        assert_eq!(report.set_aside, 1, "{kind:?}: {report:?}");
+        assert_eq!(report.displaced, 1, "{kind:?}: {report:?}");
         assert_eq!(here(&world, "visit")?, "b1", "{kind:?}");
         assert_eq!(listed(&remote)?, [r#"{"id":"a1"} foreign_key false"#], "{kind:?}");
         assert_eq!(remote.set_aside(1)?[0].new.as_deref(), Some(r#"{"id":"a1","shop":"a","text":"x"}"#), "{kind:?}");

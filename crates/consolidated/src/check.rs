@@ -558,6 +558,9 @@ fn mend_of(cause: &str) -> &'static str {
         "write a shorter value into the key or partition column"
     } else if is_of(&["23"]) {
         "write no NULL into the key columns"
+    } else if is_of(&["42804"]) {
+        "give the table the key and partition columns that the model says; where it has them, a session that was open when the type of a column \
+         changed has made one more change, and there is nothing to mend"
     } else {
         "give the table the key and partition columns that the model says"
     }

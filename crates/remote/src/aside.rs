@@ -191,7 +191,6 @@ impl Remote {
                     self.plan.model.version, self.plan.model.name
                 )));
             }
-            connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
             let own_children = OwnChildren::find(&rows, &self.plan)?;
@@ -257,7 +256,6 @@ impl Remote {
         // Where change tracking is gone, it is better known before rows are written.
         schema::refresh(&self.database, &mut self.plan)?;
         self.database.write(doing, |connection| {
-            connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
             let own_children = OwnChildren::find(&rows, &self.plan)?;

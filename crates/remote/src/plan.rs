@@ -248,12 +248,11 @@ impl Statements {
             and(table.key.iter().zip(keys(table, "k_")).map(|(&place, key)| format!("{key} = ?{}", place + 1)));
         let all = names.join(", ");
         let set = list(others.iter().map(|&place| format!("{0} = excluded.{0}", names[place])));
-        let stored = list(others.iter().map(|&place| format!("{own}.{}", names[place])));
-        let coming = list(others.iter().map(|&place| format!("excluded.{}", names[place])));
+        let of = |row: &str| others.iter().map(|&place| format!("{row}.{}", names[place])).collect::<Vec<_>>();
         let action = if set.is_empty() {
             "NOTHING".to_owned()
         } else {
-            format!("UPDATE SET {set} WHERE ({stored}) IS NOT ({coming})")
+            format!("UPDATE SET {set} WHERE NOT ({})", same_values(&of(&own), &of("excluded")))
         };
         let insert = format!("INSERT INTO {own} ({all}) VALUES ({})", parameters.join(", "));
         let assign =

@@ -1,14 +1,13 @@
 //! Drizzle on libSQL: its migrations make tables anew (`__new_shop_project`).
 
-use std::process::Command;
-
 use anyhow::{Result, ensure};
 
-use super::{Shop, run, scripts};
+use super::node::node;
+use super::{Shop, run};
 
 fn drizzle(shop: &Shop, step: &str) -> Result<String> {
-    let mut command = Command::new("node");
-    command.arg(scripts().join("drizzle/shop.mjs")).arg(shop.file()).arg(step);
+    let mut command = node("drizzle.mjs");
+    command.arg(shop.file()).arg(step);
     run(&mut command, "scripts/setup")
 }
 

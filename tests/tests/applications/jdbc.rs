@@ -24,15 +24,7 @@ fn an_application_of_jdbc() -> Result<()> {
     run(&mut java(&shop, "begin"), INSTALLED_BY)?;
     let mut remote = shop.adopt()?;
     shop.arrives(&mut remote, "what there was")?;
-    let writes = std::thread::scope(|scope| -> Result<_> {
-        let mut writing = java(&shop, "write");
-        let writer = scope.spawn(move || run(&mut writing, INSTALLED_BY));
-        while !writer.is_finished() {
-            let report = shop.world.sync(&mut remote)?;
-            ensure!((report.conflicts, report.refused) == (0, 0), "{report:?}");
-        }
-        writer.join().expect("no panic")
-    })?;
+    let writes = shop.syncs_beside(&mut remote, java(&shop, "write"), INSTALLED_BY)?;
     ensure!(writes.trim() == "300 keys", "{writes}");
     shop.arrives(&mut remote, "what it wrote")?;
     ensure!(shop.titles()?.len() == 302, "{}", shop.titles()?.len());

@@ -6,6 +6,7 @@ mod alembic;
 mod django;
 mod drizzle;
 mod jdbc;
+mod node;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,6 +70,18 @@ impl Shop {
         let sound = self.world.rows("app", "PRAGMA integrity_check")?;
         ensure!(sound == [[Some("ok".to_owned())]], "{what}: {sound:?}");
         Ok(())
+    }
+
+    /// What an application writes to its output, which writes to the file while one sync follows another.
+    fn syncs_beside(&self, remote: &mut Remote, mut writing: Command, installed_by: &'static str) -> Result<String> {
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(move || run(&mut writing, installed_by));
+            while !writer.is_finished() {
+                let report = self.world.sync(remote)?;
+                ensure!((report.conflicts, report.refused) == (0, 0), "{report:?}");
+            }
+            writer.join().expect("no panic")
+        })
     }
 
     /// Sends what was set aside, and sees it arrive.

@@ -247,7 +247,7 @@ fn a_partition_that_comes_from_a_parent() -> Result<()> {
         beside.set_server(&world.server_url()?, "bo")?;
         remote.set_server(&world.server_url()?, "ann")?;
         let done = upgrade(&world, &mut beside, &new).with_context(|| format!("{kind:?}"))?;
-        assert_eq!((done.sync.changes_up, done.sync.set_aside), (2, 1), "{kind:?}: {done:?}");
+        assert_eq!((done.sync.changes_up, done.sync.displaced), (2, 1), "{kind:?}: {done:?}");
         let aside = beside.set_aside(9)?;
         assert_eq!((aside.len(), aside[0].reason.as_str()), (1, "foreign_key"), "{kind:?}: {aside:?}");
         beside.drop_set_aside(&Choice::All)?;

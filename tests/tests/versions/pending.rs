@@ -318,7 +318,7 @@ fn what_was_changed_in_a_column_that_goes_is_on_the_list() -> Result<()> {
         )?;
         let new = world.plan.model.clone();
         let done = upgrade(&world, &mut remote, &new)?;
-        assert_eq!((done.sync.changes_up, done.sync.set_aside, done.sync.left_out), (4, 0, 3), "{kind:?}: {done:?}");
+        assert_eq!((done.sync.changes_up, done.sync.displaced, done.sync.left_out), (4, 0, 3), "{kind:?}: {done:?}");
         let aside = remote.set_aside(9)?;
         assert!(aside.iter().all(|one| one.message.contains("no column \"note\"") && !one.is_in_place), "{aside:?}");
         let mine: Vec<_> = aside.iter().map(|one| one.new.as_deref().unwrap_or_default()).collect();

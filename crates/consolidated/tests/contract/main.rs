@@ -375,6 +375,7 @@ contract_of! {
     races::whatever_the_order_of_two_transactions,
     races::whatever_the_order_without_foreign_keys,
     widened::columns_are_widened_without_a_word,
+    widened::an_open_session_forgets_its_old_plans,
     widened::an_older_installation_is_widened_in_place,
     widened::what_does_not_fit_comes_afresh,
     widened::a_table_altered_beneath_its_tracking_stops_nobody,

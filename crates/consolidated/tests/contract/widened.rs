@@ -118,6 +118,31 @@ pub(crate) fn columns_are_widened_without_a_word(database: &Database) {
     assert_eq!(altered.track(), Vec::<String>::new());
 }
 
+/// A session that is open while a parent's key gets another type has one change that can't be noted, and then notes all.
+pub(crate) fn an_open_session_forgets_its_old_plans(database: &Database) {
+    let mut altered = Altered::new(database);
+    let mut session = database.connect();
+    let mut write = |sql: &str| session.batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    write(
+        "UPDATE item SET area = 's' WHERE id = 1; INSERT INTO part VALUES (4, 1, 'a', 'planned'); DELETE FROM part WHERE no = 4",
+    );
+    altered.arrives(&["ALTER TABLE item ALTER COLUMN id TYPE bigint; ALTER TABLE part ALTER COLUMN item TYPE bigint"]);
+    write("UPDATE item SET area = 'n' WHERE id = 1");
+    write("INSERT INTO part VALUES (5, 1, 'a', 'new')");
+    let failed = altered.causes("%42804%");
+    assert!(failed > 0, "{}", altered.findings("comes_afresh"));
+    altered.arrives(&[]);
+    for change in [
+        "UPDATE item SET area = 's' WHERE id = 1",
+        "DELETE FROM part WHERE no = 5",
+        "INSERT INTO item VALUES (7, 'g', 's', 'x')",
+    ] {
+        write(change);
+        assert_eq!(altered.causes("%42804%"), failed, "{change}");
+        altered.arrives(&[]);
+    }
+}
+
 /// The side tables, the triggers' names and the record as an older build made them.
 fn as_an_older_build(altered: &Altered<'_>) {
     let name = database_name(altered, "item");

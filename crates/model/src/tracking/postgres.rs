@@ -265,6 +265,10 @@ fn create_function(kin: &Kin<'_>) -> [String; 3] {
 /// application's statement.
 const UNNOTABLE: [&str; 5] = ["21000", "22000", "23000", "42000", "54000"];
 
+/// A session that wrote to the table before a column was given another type goes on with PL/pgSQL's old plans, which fail each time
+/// (`datatype_mismatch`). It forgets them, so that this befalls it once.
+const FORGET_OLD_PLANS: &str = "IF SQLSTATE = '42804' THEN DISCARD PLANS; END IF";
+
 /// That the table was changed is noted whatever comes of the rest. The rest is a block of its own: where a row can't be noted, all tables
 /// that it would have been noted for come afresh, and the application's statement goes on.
 fn function_body(kin: &Kin<'_>) -> String {
@@ -283,7 +287,7 @@ fn function_body(kin: &Kin<'_>) -> String {
     };
     format!(
         "\nBEGIN\n  IF TG_LEVEL = 'ROW' OR TG_OP = 'TRUNCATE' THEN\n    IF TG_OP = 'TRUNCATE' OR TG_LEVEL = 'ROW'{row} THEN\n{}    END IF;\n  \
-         ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n{}  END IF;\n  BEGIN\n{}  EXCEPTION WHEN {} THEN\n    {};\n  END;\n{was_before}  \
+         ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n{}  END IF;\n  BEGIN\n{}  EXCEPTION WHEN {} THEN\n    {FORGET_OLD_PLANS};\n    {};\n  END;\n{was_before}  \
          RETURN NULL;\nEND\n",
         changed(""),
         changed(" FROM hw_old"),

@@ -73,7 +73,7 @@ pub struct SyncReport {
     /// Rows and deletions that came down and are held beside pending changes.
     pub held: u64,
     /// Pending changes set aside because a row that came down needs their place.
-    pub set_aside: u64,
+    pub displaced: u64,
     /// Pending changes of columns that the model's new version does not have ([`crate::Remote::upgrade`]): what they made of those is among the
     /// changes set aside, the rest of them stays pending.
     pub left_out: u64,
@@ -133,11 +133,17 @@ pub struct Times {
 }
 
 impl SyncReport {
+    /// Changes that this sync set aside, for whatever reason.
+    #[must_use]
+    pub fn set_aside(&self) -> u64 {
+        self.refused + self.displaced + self.left_out + self.untracked + self.perhaps_unsent + self.lost_changes
+    }
+
     pub(super) fn add(&mut self, applied: &Applied) {
         self.rows_down += applied.rows;
         self.deletions_down += applied.deletions;
         self.held += applied.held;
-        self.set_aside += applied.set_aside;
+        self.displaced += applied.set_aside;
         self.left_out += applied.left_out;
         self.not_stored += applied.not_stored;
         self.untracked += applied.untracked;

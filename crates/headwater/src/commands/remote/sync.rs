@@ -103,8 +103,7 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
         done => done?,
     };
     output.answer(&as_json(&report), |output| show(&report, output))?;
-    let set_aside = report.refused + report.set_aside + report.untracked + report.perhaps_unsent;
-    let is_found = report.conflicts + set_aside > 0;
+    let is_found = report.conflicts + report.set_aside() > 0;
     Ok(if (args.exit_code && is_found) || report.upload_refused.is_some() { Exit::Found } else { Exit::Done })
 }
 
@@ -193,7 +192,7 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
     let down = [report.rows_down, report.deletions_down, report.held, report.bytes_down].map(thousands);
     output.line(format!("down  {} rows, {} deletions, {} held, {} bytes", down[0], down[1], down[2], down[3]))?;
     let notes = [
-        (report.set_aside > 0, format!("{} local changes stood in the way and are set aside", report.set_aside)),
+        (report.displaced > 0, format!("{} local changes stood in the way and are set aside", report.displaced)),
         (
             report.left_out > 0,
             format!(
@@ -275,7 +274,7 @@ pub(super) fn as_json(report: &SyncReport) -> Value {
     json!({
         "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
         "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,
-        "set_aside": report.set_aside, "left_out": report.left_out, "not_stored": report.not_stored, "untracked": report.untracked,
+        "set_aside": report.set_aside(), "displaced": report.displaced, "left_out": report.left_out, "not_stored": report.not_stored, "untracked": report.untracked,
         "perhaps_unsent": report.perhaps_unsent, "afresh": report.afresh,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,

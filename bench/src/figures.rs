@@ -152,6 +152,7 @@ impl Bench {
             packing: None,
             snapshots: None,
             keeps_marks: false,
+            tells_leaving: false,
         };
         let (summary, _seen) = download::write(&mut *connection, &request, &mut |frame| {
             rows_frames += u64::from(frame.kind == Kind::Rows);

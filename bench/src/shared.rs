@@ -113,6 +113,7 @@ fn hello(world: &World, number: u64) -> Hello {
         has_upload: false,
         wants_download: true,
         takes_chunks: true,
+        knows_leaving: false,
         uploads: Vec::new(),
         frozen: None,
         watermarks: Watermarks::default(),

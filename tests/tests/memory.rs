@@ -164,6 +164,7 @@ fn ask(world: &World, address: SocketAddr, number: u8) -> Result<TcpStream> {
         has_upload: false,
         wants_download: true,
         takes_chunks: false,
+        knows_leaving: false,
         uploads: Vec::new(),
         frozen: None,
         watermarks: Watermarks::default(),

@@ -171,6 +171,7 @@ fn row_security_holds_in_estimates() -> Result<()> {
             packing: None,
             snapshots: None,
             keeps_marks: false,
+            tells_leaving: false,
         };
         let estimated = estimate(&mut *connection, &request, Duration::from_mins(1))?;
         assert_eq!(estimated.rows, rows, "{user}");

@@ -62,6 +62,8 @@ pub struct DownloadRequest<'a> {
     pub snapshots: Option<&'a dyn Snapshots>,
     /// Whether the watermarks that the remote came with are handed out again where the download [`brings_nothing`].
     pub keeps_marks: bool,
+    /// Whether rows that live on where the remote does not hold them are told from deleted ones.
+    pub tells_leaving: bool,
 }
 
 /// What a download came to.
@@ -459,6 +461,7 @@ impl<'a, 's> Download<'a, 's> {
         let checks = connection.has_texts_of_any_bytes();
         let mut rows =
             RowsWriter::new(table, echo, &mut counted).checking_texts(checks).checking_partitions(is_spelled);
+        rows = rows.telling_leaving(request.tells_leaving);
         if let Some(packing) = request.packing {
             rows = rows.packed_by(packing);
         }
@@ -630,7 +633,7 @@ fn partition_key(table: &TablePlan, row: &[headwater_protocol::Value]) -> Result
     })
 }
 
-/// The rows of conflicts as they are now: where one lives in a partition that the remote holds it is sent, otherwise its deletion.
+/// The rows of conflicts as they are now: where one lives in a partition that the remote holds it is sent, otherwise it goes.
 fn write_conflicted(
     table: &TablePlan,
     keys: &[Row],
@@ -638,16 +641,32 @@ fn write_conflicted(
     is_here: &[bool],
     rows: &mut RowsWriter<'_, '_>,
 ) -> Result<(), Error> {
-    let here = stored.iter().zip(is_here).filter(|(_, is_here)| **is_here);
-    let by_key: HashMap<Vec<u8>, &Row> = here.map(|(row, _)| (key_bytes_of(table, row), row)).collect();
-    for key in keys {
-        match by_key.get(&key_bytes(table, key)) {
-            Some(row) => write_row(rows.upsert(), row),
+    let stored = Stored::new(table, stored, is_here);
+    keys.iter().try_for_each(|key| {
+        stored.write(key, rows);
+        rows.end_row_early()
+    })
+}
+
+/// Rows as they are now, by the bytes of their keys, and whether each lies in a partition that the remote holds.
+struct Stored<'r> {
+    table: &'r TablePlan,
+    by_key: HashMap<Vec<u8>, (&'r Row, bool)>,
+}
+
+impl<'r> Stored<'r> {
+    fn new(table: &'r TablePlan, rows: &'r [Row], is_here: &[bool]) -> Self {
+        let found = rows.iter().zip(is_here);
+        Stored { table, by_key: found.map(|(row, is_here)| (key_bytes_of(table, row), (row, *is_here))).collect() }
+    }
+
+    fn write(&self, key: &Row, rows: &mut RowsWriter<'_, '_>) {
+        match self.by_key.get(&key_bytes(self.table, key)) {
+            Some((row, true)) => write_row(rows.upsert(), row),
+            Some((_, false)) => write_row(rows.leave(), key),
             None => write_row(rows.delete(), key),
         }
-        rows.end_row_early()?;
     }
-    Ok(())
 }
 
 fn actor_of(request: &DownloadRequest<'_>) -> Actor {

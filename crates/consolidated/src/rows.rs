@@ -139,8 +139,10 @@ pub struct RowsWriter<'a, 's> {
     aside: Option<Vec<u8>>,
     /// Rows with a text that is not UTF-8 are left out.
     checks_texts: bool,
-    /// Of rows whose partition is spelled so that it can't travel, the deletions are handed on instead.
+    /// Rows whose partition is spelled so that it can't travel leave instead.
     checks_partitions: bool,
+    /// How a row leaves that lives on elsewhere.
+    leave: RowOp,
     /// Rows handed on, deletions among them.
     pub rows: u64,
 }
@@ -160,6 +162,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             aside: None,
             checks_texts: false,
             checks_partitions: false,
+            leave: RowOp::Delete,
             rows: 0,
         }
     }
@@ -182,6 +185,12 @@ impl<'a, 's> RowsWriter<'a, 's> {
         RowsWriter { checks_partitions: checks && self.table.parents.is_empty(), ..self }
     }
 
+    /// The same with rows that live on elsewhere told from deleted ones, if `tells`: the remote knows the two apart.
+    #[must_use]
+    pub fn telling_leaving(self, tells: bool) -> Self {
+        RowsWriter { leave: if tells { RowOp::Leave } else { RowOp::Delete }, ..self }
+    }
+
     /// Begins a row to store: push every column, finish it, then call [`RowsWriter::end_row`].
     pub fn upsert(&mut self) -> RowWriter<'_> {
         self.begin(RowOp::Upsert);
@@ -191,6 +200,12 @@ impl<'a, 's> RowsWriter<'a, 's> {
     /// Begins a deletion: push every column of the key, finish it, then call [`RowsWriter::end_row`].
     pub fn delete(&mut self) -> RowWriter<'_> {
         self.begin(RowOp::Delete);
+        RowWriter::new(&mut self.payload, &self.table.key_types)
+    }
+
+    /// The same of a row that lives on where the remote does not hold it.
+    pub fn leave(&mut self) -> RowWriter<'_> {
+        self.begin(self.leave);
         RowWriter::new(&mut self.payload, &self.table.key_types)
     }
 
@@ -237,7 +252,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
     /// Takes the row that ends out, if it is a deletion to be kept.
     fn put_aside(&mut self) -> bool {
         match (&mut self.aside, self.payload[self.row_start..].split_first()) {
-            (Some(aside), Some((op, key))) if *op == RowOp::Delete as u8 => aside.extend_from_slice(key),
+            (Some(aside), Some((op, key))) if *op != RowOp::Upsert as u8 => aside.extend_from_slice(key),
             _ => return false,
         }
         self.payload.truncate(self.row_start);
@@ -263,7 +278,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             return Ok(());
         }
         if self.checks_partitions {
-            self.delete_unless_its_partition_travels()?;
+            self.let_go_unless_its_partition_travels()?;
         }
         self.rows += 1;
         if self.packer.add(self.payload.len()) { self.flush() } else { Ok(()) }
@@ -287,7 +302,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
         Ok(false)
     }
 
-    fn delete_unless_its_partition_travels(&mut self) -> Result<(), Error> {
+    fn let_go_unless_its_partition_travels(&mut self) -> Result<(), Error> {
         let Some((_, bytes)) = self.payload[self.row_start..].split_first() else { return Ok(()) };
         let is_upsert = self.payload[self.row_start] == RowOp::Upsert as u8;
         if !is_upsert || bytes.len() <= PARTITION_KEY_BYTES_MAX {
@@ -307,7 +322,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             "a row spells its partition larger than can travel: it is left out of downloads until it is smaller"
         );
         self.payload.truncate(self.row_start);
-        let mut writer = self.delete();
+        let mut writer = self.leave();
         for value in &key {
             writer.push(value.as_ref());
         }

@@ -56,6 +56,7 @@ CREATE TABLE "hw_held" (
   "key" BLOB NOT NULL,
   "image" BLOB,
   "why" TEXT,
+  "leaves" INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY ("table", "key")
 ) WITHOUT ROWID;
 CREATE TABLE "hw_set_aside" (

@@ -163,6 +163,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         has_upload: state.4.0,
         wants_download: state.4.1,
         takes_chunks: state.4.2,
+        knows_leaving: state.4.0,
         uploads,
         frozen,
         watermarks,

@@ -57,6 +57,7 @@ fn hello() -> Hello {
         has_upload: false,
         wants_download: true,
         takes_chunks: false,
+        knows_leaving: false,
         uploads: Vec::new(),
         frozen: None,
         watermarks: Watermarks::default(),
@@ -130,6 +131,12 @@ fn rows_frame() -> Frame {
     Frame::new(Kind::Rows, payload)
 }
 
+fn leaving_frame() -> Frame {
+    let mut payload = vec![RowOp::Leave as u8];
+    put_row(&mut payload, &table().key_types(), &[Value::text("w"), Value::Int(2)]);
+    Frame::new(Kind::Rows, payload)
+}
+
 fn upload_end() -> UploadEnd {
     let mut digest = Digest::new();
     for frame in [table().to_frame(), changes_frame()] {
@@ -179,6 +186,7 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
         ("hello.frozen", hello_with_frozen().to_frame()),
         ("welcome.frozen", Welcome { restart: false, frozen: FrozenFate::GivenUp, ..welcome }.to_frame()),
         ("hello.chunks", Hello { takes_chunks: true, ..hello() }.to_frame()),
+        ("hello.leaving", Hello { knows_leaving: true, ..hello() }.to_frame()),
         ("table", table().to_frame()),
         ("changes", changes_frame()),
         ("upload_end", upload_end().to_frame()),
@@ -190,6 +198,7 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
         ("partition.whole", partition(1, PartitionAction::Whole, NORTH).to_frame()),
         ("partition.left", partition(0, PartitionAction::Left, &[]).to_frame()),
         ("rows", rows_frame()),
+        ("rows.leaving", leaving_frame()),
         ("watermarks", watermarks().to_frame()),
         ("key_ranges", KeyRanges { ranges: vec![KeyRange { table: 0, first: 1_000, last: 1_999 }] }.to_frame()),
         ("heartbeat", Frame::new(Kind::Heartbeat, Vec::new())),

@@ -235,7 +235,7 @@ impl<'a> Apply<'a> {
         is_restart: bool,
         now: &'a str,
     ) -> Result<Apply<'a>, Error> {
-        let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_displaced\" (\"table\" INTEGER, \"key\" BLOB, \"image\" BLOB, \
+        let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_displaced\" (\"table\" INTEGER, \"key\" BLOB, \"image\" BLOB, \"is_here\" INTEGER, \
                    PRIMARY KEY (\"table\", \"key\")) WITHOUT ROWID; DELETE FROM temp.\"hw_displaced\"";
         connection.execute_batch(sql).while_doing("beginning to apply a download")?;
         let rows = Rows::new(connection);
@@ -391,6 +391,10 @@ impl<'a> Apply<'a> {
             return Err(Error::Unexpected { what: "rows come before their table".to_owned() });
         };
         self.begun.insert(table.number);
+        let tells_leaving = self.rows.fires_own_triggers(table)? || self.has_own_children(table);
+        if tells_leaving {
+            self.let_rows_leave(table, payload)?;
+        }
         if self.is_plain && self.involved.is_none() {
             self.involved = Involved::read(&self.rows, table)?;
             self.is_plain = self.involved.is_some();
@@ -405,10 +409,14 @@ impl<'a> Apply<'a> {
         let mut scratch = Scratch::default();
         let mut reader = RowsReader::new(payload);
         while let Some(op) = reader.next_op()? {
-            if op == RowOp::Delete {
+            if op != RowOp::Upsert {
                 let key = read_row(reader.row(), &table.key_types, usize::MAX, None)?;
-                self.applied.deletions += 1;
-                self.delete(table, &key)?;
+                if op != RowOp::Leave || !tells_leaving {
+                    self.applied.deletions += 1;
+                    self.rows.leaving.set(op == RowOp::Leave);
+                    self.delete(table, &key)?;
+                    self.rows.leaving.set(false);
+                }
                 continue;
             }
             if is_taken {
@@ -428,6 +436,22 @@ impl<'a> Apply<'a> {
             self.involve(table, &row);
         }
         Ok(())
+    }
+
+    /// The rows of a frame that leave the remote go before the others come, so that what triggers write meanwhile is told apart, and what the
+    /// application's foreign keys would do to own rows.
+    fn let_rows_leave(&mut self, table: &TablePlan, payload: &[u8]) -> Result<(), Error> {
+        let mut reader = RowsReader::new(payload);
+        while let Some(op) = reader.next_op()? {
+            let types = if op == RowOp::Upsert { &table.types } else { &table.key_types };
+            let row = read_row(reader.row(), types, usize::MAX, None)?;
+            if op == RowOp::Leave {
+                self.begin_departure(table)?;
+                self.applied.deletions += 1;
+                self.delete(table, &row)?;
+            }
+        }
+        self.end_departure()
     }
 
     /// A row was not simply stored: it may be held now.

@@ -72,6 +72,7 @@ mod tests;
 mod too_large;
 mod unanswered;
 mod unfit;
+mod unique_values;
 mod unsent;
 mod untracked;
 mod upgrade;

@@ -12,7 +12,8 @@ pub(crate) fn put_right(database: &Database) -> Result<(), Error> {
     keep_digests(database)?;
     keep_key_ranges(database)?;
     tell_leaving(database)?;
-    keep_what_is_checked(database)
+    keep_what_is_checked(database)?;
+    tell_held_rows_that_leave(database)
 }
 
 /// The list of changes set aside had room for one change of each row.
@@ -72,6 +73,14 @@ fn tell_leaving(database: &Database) -> Result<(), Error> {
 fn keep_what_is_checked(database: &Database) -> Result<(), Error> {
     let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('hw_tracking') WHERE name = 'checked')";
     make_anew(database, is_old, || "ALTER TABLE \"hw_tracking\" ADD COLUMN \"checked\" INTEGER".to_owned())
+}
+
+/// A held deletion did not say whether its row only leaves the remote.
+fn tell_held_rows_that_leave(database: &Database) -> Result<(), Error> {
+    let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('hw_held') WHERE name = 'leaves')";
+    make_anew(database, is_old, || {
+        "ALTER TABLE \"hw_held\" ADD COLUMN \"leaves\" INTEGER NOT NULL DEFAULT 0".to_owned()
+    })
 }
 
 /// Looked at again once nobody else writes.

@@ -84,6 +84,7 @@ impl<'c> RequestBody<'c> {
             has_upload: upload.is_some(),
             wants_download,
             takes_chunks,
+            knows_leaving: true,
             uploads: sent::newest(connection)?,
             frozen: frozen(connection, state, offer == Offer::GivenUp)?,
             watermarks: match change {

@@ -2,6 +2,9 @@
 //!
 //! All of it runs inside a writing transaction of the caller.
 
+use std::cell::Cell;
+
+use headwater_model::sql::quote;
 use headwater_model::{Direction, remote_sql};
 use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{ROW_BYTES_MAX, Row, Value};
@@ -79,12 +82,14 @@ pub(crate) struct Rows<'c> {
     own_triggers: OwnTriggers,
     pub(crate) unprepared: Unprepared,
     pub(crate) unfit: Unfit,
+    /// Whether rows that go now leave the remote, and are not deleted.
+    pub(crate) leaving: Cell<bool>,
 }
 
 impl<'c> Rows<'c> {
     pub(crate) fn new(connection: &'c Connection) -> Rows<'c> {
         let (unprepared, unfit) = (Unprepared::default(), Unfit::default());
-        Rows { connection, own_triggers: OwnTriggers::default(), unprepared, unfit }
+        Rows { connection, own_triggers: OwnTriggers::default(), unprepared, unfit, leaving: Cell::new(false) }
     }
 
     /// A statement, kept prepared.
@@ -136,13 +141,24 @@ impl<'c> Rows<'c> {
             // An upsert would fire the triggers of an insert, whatever it comes to.
             None => self.write(table, &table.sql.insert, row, &key, Some(row)),
             Some(there) if there == row => self.put_log_right(table, &key, Some(row), true),
-            Some(_) => self.write(table, &table.sql.update, row, &key, Some(row)),
+            Some(there) => {
+                let (sql, values) = update_of(table, &there, row);
+                self.write(table, &sql, &values, &key, Some(row))
+            }
         }
     }
 
     /// Makes the stored row of this row's key like it.
     pub(crate) fn update(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
-        self.run(table, &table.sql.update, row).map(|(placed, _)| placed)
+        let there = if self.fires_own_triggers(table)? { self.select(table, &table.key_of(row))? } else { None };
+        let ran = match there.filter(|there| there != row) {
+            Some(there) => {
+                let (sql, values) = update_of(table, &there, row);
+                self.run(table, &sql, &values)
+            }
+            None => self.run(table, &table.sql.update, row),
+        };
+        ran.map(|(placed, _)| placed)
     }
 
     /// Deletes the row of a key, which has no pending change.
@@ -232,9 +248,10 @@ impl<'c> Rows<'c> {
         image: Option<&Row>,
         why: Option<&str>,
     ) -> Result<(), Error> {
-        let sql = "INSERT INTO \"hw_held\" (\"table\", \"key\", \"image\", \"why\") VALUES (?, ?, ?, ?) \
-                   ON CONFLICT DO UPDATE SET \"image\" = excluded.\"image\", \"why\" = excluded.\"why\"";
-        let row = params![table.number, key, image.map(|row| table.row_bytes(row)), why];
+        let sql = "INSERT INTO \"hw_held\" (\"table\", \"key\", \"image\", \"why\", \"leaves\") VALUES (?, ?, ?, ?, ?) \
+                   ON CONFLICT DO UPDATE SET \"image\" = excluded.\"image\", \"why\" = excluded.\"why\", \"leaves\" = excluded.\"leaves\"";
+        let leaves = image.is_none() && self.leaving.get();
+        let row = params![table.number, key, image.map(|row| table.row_bytes(row)), why, leaves];
         self.prepare(sql)?.execute(row).while_doing("keeping a held row").map(drop)
     }
 
@@ -249,6 +266,12 @@ impl<'c> Rows<'c> {
             .while_doing("reading a held row")?;
         let decode = |bytes: Vec<u8>| decoded(&table.types, &bytes).map_err(|error| held_damage(table, &error));
         image.map(|image| image.map(decode).transpose()).transpose()
+    }
+
+    /// Whether a held deletion is of a row that only leaves the remote.
+    pub(crate) fn held_leaves(&self, table: &TablePlan, key: &[u8]) -> Result<bool, Error> {
+        let sql = "SELECT 1 FROM \"hw_held\" WHERE \"table\" = ? AND \"key\" = ? AND \"leaves\"";
+        self.prepare(sql)?.exists(params![table.number, key]).while_doing("reading a held row")
     }
 
     /// Forgets the held row of a key.
@@ -447,6 +470,24 @@ impl Rows<'_> {
         };
         self.prepare(&sql)?.execute([]).while_doing("telling triggers that rows leave").map(drop)
     }
+}
+
+/// A statement that makes the row that is there like another one, with its values. It names only the columns that differ: a trigger on
+/// `UPDATE OF` fires for those that a statement names.
+fn update_of(table: &TablePlan, there: &[Local], row: &[Local]) -> (String, Vec<Local>) {
+    let differs = |place: &usize| there[*place] != row[*place] && !table.table.key.contains(place);
+    let places: Vec<usize> = (0..row.len()).filter(differs).collect();
+    let names: Vec<String> = table.names().map(quote).collect();
+    let set = places.iter().zip(1..).map(|(place, number)| format!("{} = ?{number}", names[*place]));
+    let by_key = table.keys("").into_iter().zip(places.len() + 1..).map(|(key, number)| format!("{key} = ?{number}"));
+    let sql = format!(
+        "UPDATE {} SET {} WHERE {}",
+        table.name(),
+        set.collect::<Vec<_>>().join(", "),
+        by_key.collect::<Vec<_>>().join(" AND ")
+    );
+    let values = places.iter().map(|place| row[*place].clone());
+    (sql, values.chain(table.key_of(row)).collect())
 }
 
 /// The old image of a change that has given way though nobody knows who changed the row: none, so that it is a conflict wherever a row is

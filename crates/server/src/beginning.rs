@@ -146,6 +146,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
             packing: None,
             snapshots: takes_chunks.then_some(&Elsewhere),
             keeps_marks: false,
+            tells_leaving: false,
         };
         let estimated = download::estimate(&mut *connection, &request, limit);
         let estimated = connection.note(estimated);

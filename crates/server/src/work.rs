@@ -284,6 +284,7 @@ impl Work {
             packing: Some(&self.shared.packing),
             snapshots: self.hello.takes_chunks.then_some(&view as &dyn Snapshots),
             keeps_marks: greeted.counted_lately,
+            tells_leaving: self.hello.knows_leaving,
         };
         let mut beginning = Beginning::new(self, &request, key_ranges);
         let result = self.retrying(connection, &mut done.retries, |connection| {

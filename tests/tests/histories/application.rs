@@ -124,6 +124,8 @@ impl History {
         make_anew(&mut Connection::open(self.world.path(&name))?, &table, puts_ours_back)
             .with_context(|| format!("{name} makes {table} anew"))?;
         self.count("migrations", 1);
+        // Of what waited, the changes of rows that the new table lacks are set aside.
+        self.sites[place].is_unsure |= table == self.schema.judged && !is_after_a_sync;
         let how = if puts_ours_back { "with" } else { "without" };
         self.tell(format!("{name} makes {table} anew, {how} Headwater's triggers"));
         self.sync(place, false, Window::Nothing)?;

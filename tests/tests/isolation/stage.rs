@@ -199,6 +199,7 @@ impl Stage {
             has_upload: false,
             wants_download: true,
             takes_chunks: false,
+            knows_leaving: false,
             uploads: Vec::new(),
             frozen: None,
             watermarks: Watermarks::default(),

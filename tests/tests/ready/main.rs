@@ -142,6 +142,7 @@ fn hello(world: &World, number: u8) -> Hello {
         download_applied: [0; 16],
         has_upload: false,
         takes_chunks: false,
+        knows_leaving: false,
         wants_download: true,
         uploads: Vec::new(),
         frozen: None,

@@ -107,6 +107,7 @@ pub fn write_partitions(
         packing: None,
         snapshots: None,
         keeps_marks: false,
+        tells_leaving: false,
     };
     begin_with(connection, plan, (request.user, &request.remote_id), request.life, Vec::new())?;
     let written = connection.watermark().and_then(|mark| {

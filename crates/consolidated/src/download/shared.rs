@@ -29,9 +29,8 @@ use headwater_protocol::row::read_row;
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Frame, Row, Value};
 
-use super::{CONFLICTED_AT_ONCE, Download, changes_told, partition_key, partitions_of, write_row};
+use super::{CONFLICTED_AT_ONCE, Download, Stored, changes_told, partition_key, partitions_of};
 use crate::backend::{Changes, Gaps};
-use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::Echo;
 use crate::standing;
 use crate::system::sql::dialect_sql;
@@ -357,13 +356,9 @@ fn write_moved(
         let stored = connection.fetch(table, &keys, false)?;
         let standings = standing::of_rows(connection, table, &stored.iter().collect::<Vec<_>>(), false)?;
         let is_here = standing::are_in(connection, table, &standings, wanted)?;
-        let here = stored.iter().zip(is_here).filter(|(_, is_here)| *is_here);
-        let by_key: HashMap<Vec<u8>, &Row> = here.map(|(row, _)| (key_bytes_of(table, row), row)).collect();
+        let stored = Stored::new(table, &stored, &is_here);
         for key in &keys {
-            match by_key.get(&key_bytes(table, key)) {
-                Some(row) => write_row(rows.upsert(), row),
-                None => write_row(rows.delete(), key),
-            }
+            stored.write(key, rows);
             rows.end_row(false)?;
         }
     }

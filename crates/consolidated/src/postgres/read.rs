@@ -168,17 +168,17 @@ impl PostgresConnection {
         let streamed = change_parameters(&shape, changes).and_then(|bound| {
             self.stream("reading changes", &statement, &bound, |row, scratch| {
                 let is_true = |field| raw::bytes(row, field).map(|bytes| bytes == Some(&[1]));
-                let (own, lives) = (is_true(0)?, is_true(1)?);
+                let (own, lives, is_there) = (is_true(0)?, is_true(1)?, is_true(2)?);
                 if lives {
                     let mut writer = out.upsert();
                     for (place, column) in shape.columns.iter().enumerate() {
-                        writer.push(column.decode(raw::bytes(row, place + 2)?, scratch)?);
+                        writer.push(column.decode(raw::bytes(row, place + 3)?, scratch)?);
                     }
                     writer.finish();
                 } else {
-                    let mut writer = out.delete();
+                    let mut writer = if is_there { out.leave() } else { out.delete() };
                     for place in &shape.key {
-                        writer.push(shape.columns[*place].decode(raw::bytes(row, place + 2)?, scratch)?);
+                        writer.push(shape.columns[*place].decode(raw::bytes(row, place + 3)?, scratch)?);
                     }
                     writer.finish();
                 }

@@ -389,8 +389,9 @@ impl Shape {
         let own = partition.len() + 3;
         let same_key = self.key.iter().zip(&self.side_key);
         let same_key = same_key.map(|(place, side)| format!("b.{} = s.{side}", self.columns[*place].quoted()));
+        let is_there = format!("b.{} IS NOT NULL", self.columns[self.key[0]].quoted());
         let lives = match partition.as_slice() {
-            [] => format!("b.{} IS NOT NULL", self.columns[self.key[0]].quoted()),
+            [] => is_there.clone(),
             _ => {
                 // The key is joined: what is left to compare is where the row is now.
                 let here = partition.iter().map(|of| format!("{} = s.{}", of.value, of.side));
@@ -411,7 +412,7 @@ impl Shape {
             column.read(&value)
         });
         format!(
-            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({changed}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
+            "SELECT s.version = ${own}::xid8, {lives}, {is_there}, {columns} FROM ({changed}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
             self.base,
             same_key.collect::<Vec<_>>().join(" AND "),
             self.up_left,

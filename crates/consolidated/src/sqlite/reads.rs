@@ -242,14 +242,15 @@ fn put_change(
         put_row(table, row, columns, scratch, out)?;
         return out.end_row(is_own);
     }
-    if integer(row, 1)? != 0 {
+    let lives = integer(row, 1)? != 0;
+    if lives {
         let values = typed_row(row, columns + table.types.len(), &table.partition_types, scratch)?;
         // It lives on in another partition that the remote holds, whose own side row sends it.
         if wanted.has(&values) {
             return Ok(());
         }
     }
-    let mut writer = out.delete();
+    let mut writer = if lives { out.leave() } else { out.delete() };
     for (index, kind) in table.key_types.iter().enumerate() {
         writer.push(typed(row, KEY_PLACE + index, *kind, scratch)?);
     }

@@ -28,6 +28,7 @@ fn with_request<T>(replica: &Replica, plan: &Plan, work: impl FnOnce(&DownloadRe
         packing: None,
         snapshots: None,
         keeps_marks: false,
+        tells_leaving: false,
     })
 }
 

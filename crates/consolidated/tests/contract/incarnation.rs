@@ -47,6 +47,7 @@ impl Sealed {
             packing: None,
             snapshots: None,
             keeps_marks: false,
+            tells_leaving: false,
         };
         let mut connection = database.connect();
         let (summary, seen) = download::write(&mut *connection, &request, &mut |_| Ok(())).expect("read");
@@ -247,6 +248,7 @@ pub(crate) fn a_download_that_brings_nothing_need_not_be_counted(database: &Data
             packing: None,
             snapshots: None,
             keeps_marks: false,
+            tells_leaving: false,
         };
         let (summary, seen) =
             download::write(&mut *database.connect(), &request, &mut |_| Ok(())).expect("the download is read");

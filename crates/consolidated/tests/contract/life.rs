@@ -43,6 +43,7 @@ fn read(connection: &mut dyn Connection, plan: &Plan, hello: &Hello, greeted: &G
         packing: None,
         snapshots: None,
         keeps_marks: false,
+        tells_leaving: false,
     };
     download::write(connection, &request, &mut |_| Ok(())).map(|(_, seen)| seen)
 }

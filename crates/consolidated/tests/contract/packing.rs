@@ -28,6 +28,7 @@ fn rows(database: &Database, plan: &Plan, packing: Option<&Knobs>, mut each: imp
         packing,
         snapshots: None,
         keeps_marks: false,
+        tells_leaving: false,
     };
     let mut payloads = Vec::new();
     let written = write(&mut *database.connect(), &request, &mut |frame| {

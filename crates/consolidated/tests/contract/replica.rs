@@ -51,6 +51,8 @@ pub(crate) type Apply =
 pub(crate) struct Synced {
     pub(crate) upserts: Vec<(u32, Row)>,
     pub(crate) deletes: Vec<(u32, Row)>,
+    /// Those of them that live on elsewhere.
+    pub(crate) left: Vec<(u32, Row)>,
     pub(crate) marks: Vec<PartitionMark>,
     pub(crate) summary: DownloadSummary,
     pub(crate) uploaded: Option<Uploaded>,
@@ -158,6 +160,7 @@ impl Replica {
             has_upload: !self.pending.is_empty(),
             wants_download: true,
             takes_chunks: false,
+            knows_leaving: true,
             uploads: Vec::new(),
             frozen: None,
             watermarks: self.watermarks.clone(),
@@ -266,6 +269,7 @@ impl Replica {
             packing: None,
             snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
             keeps_marks: false,
+            tells_leaving: true,
         };
         let mut frames = Vec::new();
         let (summary, seen) = download::write(connection, &request, &mut |frame| {
@@ -347,11 +351,14 @@ impl Replica {
                     self.rows.insert((table.number, key(table, &row)), row.clone());
                     synced.upserts.push((table.number, row));
                 }
-                RowOp::Delete => {
+                RowOp::Delete | RowOp::Leave => {
                     let gone = read_row(rows.row(), &table.key_types, LIMIT, None).expect("a key");
                     let mut bytes = Vec::new();
                     put_row(&mut bytes, &table.key_types, &gone);
                     self.rows.remove(&(table.number, bytes));
+                    if op == RowOp::Leave {
+                        synced.left.push((table.number, gone.clone()));
+                    }
                     synced.deletes.push((table.number, gone));
                 }
             }

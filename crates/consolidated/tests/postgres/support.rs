@@ -122,7 +122,9 @@ pub(crate) fn collect(
         while let Some(op) = rows.next_op()? {
             match op {
                 RowOp::Upsert => downloaded.upserts.push(read_row(rows.row(), &table.types, 1 << 30, None)?),
-                RowOp::Delete => downloaded.deletes.push(read_row(rows.row(), &table.key_types, 1 << 30, None)?),
+                RowOp::Delete | RowOp::Leave => {
+                    downloaded.deletes.push(read_row(rows.row(), &table.key_types, 1 << 30, None)?)
+                }
             }
         }
     }

@@ -255,6 +255,7 @@ impl MemoryRemote {
             has_upload: upload.is_some(),
             wants_download,
             takes_chunks: false,
+            knows_leaving: false,
             uploads: self.last_upload.into_iter().collect(),
             frozen: None,
             watermarks: self.watermarks.clone(),
@@ -448,7 +449,7 @@ impl Stage {
             self.sum = self.sum.wrapping_add(check(header.table, op, &row).map_err(wrong)?);
             match op {
                 RowOp::Upsert => self.upserts += 1,
-                RowOp::Delete => self.deletes += 1,
+                RowOp::Delete | RowOp::Leave => self.deletes += 1,
             }
         }
         Ok(self.upserts + self.deletes - before)

@@ -8,6 +8,7 @@ use crate::wire::{DecodeError, Reader, Write};
 
 /// Who syncs, for which model, and what it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Hello {
     /// The remote ID, made at random when the remote was created.
     pub remote_id: [u8; 16],
@@ -35,6 +36,8 @@ pub struct Hello {
     pub wants_download: bool,
     /// Whether partitions that come whole may come as SNAPSHOT, their rows in chunks.
     pub takes_chunks: bool,
+    /// Whether a row that lives on in a partition which the remote does not hold comes as [`super::RowOp::Leave`].
+    pub knows_leaving: bool,
     /// Its last uploads whose receipts it has applied, newest first; at most [`UPLOADS_NAMED_MAX`].
     pub uploads: Vec<AppliedUpload>,
     /// The upload that waits for its receipt, if there is one and its cut has a name.
@@ -123,7 +126,7 @@ impl Hello {
         let uploads: Vec<AppliedUpload> =
             frozen.into_iter().chain(self.uploads.iter().copied()).take(UPLOADS_NAMED_MAX).collect();
         let has_uploads = !uploads.is_empty();
-        let flags = [self.has_upload, self.wants_download, has_uploads, self.takes_chunks];
+        let flags = [self.has_upload, self.wants_download, has_uploads, self.takes_chunks, self.knows_leaving];
         out.push((0..).zip(flags).map(|(bit, on)| u8::from(on) << bit).sum());
         if has_uploads {
             out.put_varint(uploads.len() as u64);
@@ -152,7 +155,7 @@ impl Hello {
             let upload_sequence = reader.u64("upload sequence")?;
             let download_applied = reader.array("download applied")?;
             let flags = reader.u8("hello flags")?;
-            if flags > 15 {
+            if flags > 31 {
                 return Err(DecodeError::Undefined { field: "hello flags", actual: u64::from(flags) });
             }
             let mut uploads = if flags & 4 != 0 { read_uploads(reader)? } else { Vec::new() };
@@ -174,6 +177,7 @@ impl Hello {
                 has_upload: flags & 1 != 0,
                 wants_download: flags & 2 != 0,
                 takes_chunks: flags & 8 != 0,
+                knows_leaving: flags & 16 != 0,
                 uploads,
                 frozen,
                 watermarks,

@@ -152,6 +152,9 @@ pub enum RowOp {
     Upsert = 1,
     /// Deletes the row. Its key follows, encoded as a row of the key's columns.
     Delete = 2,
+    /// The row leaves the remote, and lives on in a partition that the remote does not hold. Its key follows likewise. For remotes that say
+    /// that they know it ([`super::Hello::knows_leaving`]); for others it is [`RowOp::Delete`].
+    Leave = 3,
 }
 
 /// Takes the rows out of a ROWS payload.
@@ -175,6 +178,7 @@ impl<'a> RowsReader<'a> {
         match self.reader.u8("row")? {
             1 => Ok(Some(RowOp::Upsert)),
             2 => Ok(Some(RowOp::Delete)),
+            3 => Ok(Some(RowOp::Leave)),
             other => Err(DecodeError::Undefined { field: "row", actual: u64::from(other) }),
         }
     }

@@ -15,6 +15,7 @@ fn hello(has_upload: bool) -> Hello {
         download_applied: [0; 16],
         has_upload,
         takes_chunks: false,
+        knows_leaving: false,
         wants_download: true,
         uploads: Vec::new(),
         frozen: None,

@@ -145,6 +145,7 @@ impl File {
             has_upload,
             wants_download,
             takes_chunks: false,
+            knows_leaving: false,
             uploads: self.applied.iter().copied().take(UPLOADS_NAMED_MAX).collect(),
             frozen: named,
             watermarks: Watermarks { marks, entries },
@@ -355,7 +356,8 @@ impl File {
                     let (key, op) = from_row(&read_row(rows.row(), &TYPES, 100, None).expect("a row"));
                     (key, Some(op))
                 }
-                RowOp::Delete => match read_row(rows.row(), &[Type::Int], 100, None).expect("a key")[..] {
+                RowOp::Delete | RowOp::Leave => match read_row(rows.row(), &[Type::Int], 100, None).expect("a key")[..]
+                {
                     [headwater_protocol::Value::Int(key)] => (key, None),
                     ref other => panic!("not a key: {other:?}"),
                 },

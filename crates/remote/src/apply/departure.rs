@@ -10,8 +10,11 @@
 //!
 //! A trigger tells the two apart by the view `hw_leaving`, which has a row while rows leave.
 //!
-//! *Caveats.* A single row that leaves (it was moved to a partition of another user's) comes down as a deletion, and is one for triggers. So is
-//! a row that a table lacks when it comes whole.
+//! A single row that leaves (it was moved to a partition of another user's) comes as [`RowOp::Leave`], and is told apart likewise.
+//!
+//! *Caveat.* A row that a table lacks when it comes whole may have left or may be deleted: for triggers it is deleted.
+//!
+//! [`RowOp::Leave`]: headwater_protocol::message::RowOp::Leave
 
 use std::collections::HashSet;
 
@@ -28,7 +31,7 @@ use crate::rows::Pending;
 /// Rows that leave while triggers of the application's see them go.
 #[derive(Debug, Default)]
 pub(super) struct Departure {
-    /// Whether any leave now.
+    /// Whether any leave now, and what triggers write is remembered.
     is_on: bool,
     /// What was set aside for it in this download: tables and keys.
     written: HashSet<(u32, Vec<u8>)>,
@@ -37,6 +40,7 @@ pub(super) struct Departure {
 impl Apply<'_> {
     /// Rows of a table are about to leave: if triggers of the application's see them go, what is open in the logs is remembered.
     pub(super) fn begin_departure(&mut self, table: &TablePlan) -> Result<(), Error> {
+        self.rows.leaving.set(true);
         if self.departure.is_on || !self.rows.fires_own_triggers(table)? {
             return Ok(());
         }
@@ -53,6 +57,7 @@ impl Apply<'_> {
 
     /// Rows have left: what triggers wrote meanwhile is set aside where it stands.
     pub(super) fn end_departure(&mut self) -> Result<(), Error> {
+        self.rows.leaving.set(false);
         if !std::mem::take(&mut self.departure.is_on) {
             return Ok(());
         }

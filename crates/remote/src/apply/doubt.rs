@@ -62,9 +62,9 @@ impl Apply<'_> {
         if self.doubts[table.number as usize] != Doubt::Since {
             return Ok(());
         }
-        let there = match self.rows.select(table, key)? {
+        let there = match self.displaced(table, key)? {
             Some(there) => Some(there),
-            None => self.displaced(table, key)?,
+            None => self.rows.select(table, key)?,
         };
         let Some(there) = there else {
             return Ok(());

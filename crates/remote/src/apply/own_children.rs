@@ -213,6 +213,11 @@ impl OwnKey {
 }
 
 impl Apply<'_> {
+    /// Whether own tables of the application's refer to a table.
+    pub(super) fn has_own_children(&self, table: &TablePlan) -> bool {
+        self.own_children.of(table).next().is_some()
+    }
+
     /// The own table with a row that keeps this one from being deleted.
     pub(super) fn kept_by(&self, table: &TablePlan, key: &[Local]) -> Result<Option<String>, Error> {
         for own in self.own_children.of(table).filter(|own| own.is_restricting()) {

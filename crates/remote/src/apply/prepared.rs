@@ -265,7 +265,7 @@ fn take(rows: &Rows<'_>, table: &TablePlan, payload: &[u8]) -> Result<Taken, Err
     let (mut taken, mut scratch) = (Taken { rows: 0, has_deletions: false }, Scratch::default());
     let mut reader = RowsReader::new(payload);
     while let Some(op) = reader.next_op()? {
-        if op == RowOp::Delete {
+        if op != RowOp::Upsert {
             let key = read_row(reader.row(), &table.key_types, usize::MAX, None)?;
             let key = from_wire(&key);
             rows.execute(&gone, &key)?;

@@ -14,6 +14,7 @@ use crate::local::{Local, from_wire, readable, to_wire};
 use crate::own_triggers::LEFT_OUT;
 use crate::plan::{TablePlan, decoded};
 use crate::rows::{Pending, Placed};
+use crate::unique_values;
 
 /// How many rows are asked for at a time where each is dealt with on its own.
 const BATCH: u32 = 100;
@@ -58,6 +59,12 @@ impl Apply<'_> {
         self.close_conflict(table, &key_bytes, None)?;
         self.keep_as_it_came(table, &key_row, None)?;
         self.remember_row(table, &key_row)?;
+        if self.rows.leaving.get()
+            && let Some(pending) = self.rows.pending(table, &key_row)?.filter(|pending| !pending.is_nothing())
+            && self.take_back_written(table, &pending)?
+        {
+            self.undisplace(table, &key_bytes)?;
+        }
         let pending = match self.rows.pending(table, &key_row)? {
             Some(unanswered) if is_unanswered_count(table, &unanswered, None) => {
                 self.list_unanswered(table, &key_bytes, unanswered)?
@@ -237,7 +244,7 @@ impl Apply<'_> {
                 if self.is_going(table, &key)? {
                     // It comes again, or not at all.
                     self.forget_nothing(table, &key)?;
-                    self.remove(table, &key)?;
+                    self.make_way(table, &key)?;
                 } else {
                     self.displace(table, &key)?;
                 }
@@ -286,16 +293,35 @@ impl Apply<'_> {
         self.rows.forget(table, &pending.key)?;
         let held = self.rows.held(table, &key)?;
         self.rows.release(table, &key)?;
-        self.remove(table, &pending.key)?;
         let last = match held {
             Some(image) => image,
             None => pending.old.as_ref().map(|old| to_wire(old, &table.types)),
         };
-        let Some(row) = last else { return Ok(()) };
-        if self.has_no_place(table, &row)? {
-            return Ok(());
+        let last = match last {
+            Some(row) if !self.has_no_place(table, &row)? => row,
+            _ => return self.remove(table, &pending.key).map(drop),
+        };
+        // A row that was moved would not be found again with its partition.
+        let old = from_wire(&last);
+        let places = table.partition.iter().chain(table.parent.iter().flat_map(|(_, columns)| columns));
+        let is_moved = |new: &Vec<Local>| places.clone().any(|place| new[*place] != old[*place]);
+        let is_here = match &pending.new {
+            Some(new) if !is_moved(new) => self.make_way(table, &pending.key)?,
+            _ => self.remove(table, &pending.key).map(|_| false)?,
+        };
+        self.keep_displaced(table, &key, &table.row_bytes(&last), is_here)
+    }
+
+    /// Takes a row out of the way of others by its unique values. Whether it is still here: where the application has triggers, it stays, or
+    /// they would take it for deleted.
+    fn make_way(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        if self.rows.fires_own_triggers(table)? && unique_values::free(&self.rows, table, key)? == Some(Placed::Done) {
+            if table.is_tracked() {
+                self.rows.forget(table, key)?;
+            }
+            return Ok(true);
         }
-        self.keep_displaced(table, &key, &table.row_bytes(&row))
+        self.remove(table, key).map(|_| false)
     }
 
     /// Deletes a row, and notes that what refers to it must be looked at. Whether it is gone: a trigger may keep it.
@@ -332,8 +358,12 @@ impl Apply<'_> {
         self.rows.hold_because(table, key, None, Some(why))
     }
 
-    /// Deletes a row that is deleted at the consolidated database, unless own rows of the application's keep it.
+    /// Deletes a row that is deleted at the consolidated database, unless own rows of the application's keep it; or one that leaves.
     pub(super) fn delete_or_hold(&mut self, table: &TablePlan, key_row: &[Local], key: &[u8]) -> Result<(), Error> {
+        if self.rows.leaving.get() {
+            self.keep_children_of(table, &table.by_key(), key_row)?;
+            return self.remove_or_hold(table, key_row, key);
+        }
         let Some(child) = self.kept_by(table, key_row)? else {
             return self.remove_or_hold(table, key_row, key);
         };
@@ -353,17 +383,18 @@ impl Apply<'_> {
         let row = self.as_it_came(table, key)?.unwrap_or(row);
         let image = table.row_bytes(&to_wire(&row, &table.types));
         self.forget_nothing(table, key)?;
-        self.remove(table, key)?;
-        self.keep_displaced(table, &key_bytes, &image)
+        let is_here = self.make_way(table, key)?;
+        self.keep_displaced(table, &key_bytes, &image, is_here)
     }
 
-    fn keep_displaced(&mut self, table: &TablePlan, key: &[u8], image: &[u8]) -> Result<(), Error> {
+    /// `is_here`: the row is in its table, with other unique values.
+    fn keep_displaced(&mut self, table: &TablePlan, key: &[u8], image: &[u8], is_here: bool) -> Result<(), Error> {
         self.has_displaced = true;
         self.is_plain = false;
-        let sql = "INSERT OR REPLACE INTO temp.\"hw_displaced\" (\"table\", \"key\", \"image\") VALUES (?, ?, ?)";
+        let sql = "INSERT OR REPLACE INTO temp.\"hw_displaced\" (\"table\", \"key\", \"image\", \"is_here\") VALUES (?, ?, ?, ?)";
         self.rows
             .prepare(sql)?
-            .execute(params![table.number, key, image])
+            .execute(params![table.number, key, image, is_here])
             .while_doing("moving a row out of the way")
             .map(drop)
     }
@@ -403,14 +434,14 @@ impl Apply<'_> {
     /// Puts the rows back that stepped aside and did not come down anew. What still finds no place is held.
     pub(super) fn return_displaced(&mut self) -> Result<(), Error> {
         while self.has_displaced {
-            let sql = "SELECT \"table\", \"key\", \"image\" FROM temp.\"hw_displaced\" LIMIT 1";
-            let next: Option<(u32, Vec<u8>, Vec<u8>)> = self
+            let sql = "SELECT \"table\", \"key\", \"image\", \"is_here\" FROM temp.\"hw_displaced\" LIMIT 1";
+            let next: Option<(u32, Vec<u8>, Vec<u8>, bool)> = self
                 .rows
                 .prepare(sql)?
-                .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+                .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
                 .optional()
                 .while_doing("moving rows back")?;
-            let Some((number, key, image)) = next else {
+            let Some((number, key, image, is_here)) = next else {
                 self.has_displaced = false;
                 break;
             };
@@ -420,10 +451,17 @@ impl Apply<'_> {
             let row = decoded(&table.types, &image)?;
             // Its partition may have been left after it stepped aside.
             if self.has_no_place(table, &row)? {
+                if is_here {
+                    self.remove(table, &table.key_of(&from_wire(&row)))?;
+                }
                 self.note_gone(table, &from_wire(&row), "the remote left the partition of this row")?;
                 continue;
             }
-            if !self.put_back(table, &key, &row)? && self.rows.held(table, &key)?.is_none() {
+            let is_back = self.put_back(table, &key, &row)?;
+            if is_here && !is_back {
+                self.remove(table, &table.key_of(&from_wire(&row)))?;
+            }
+            if !is_back && self.rows.held(table, &key)?.is_none() {
                 let is_noted =
                     self.note_gone(table, &from_wire(&row), "another row that came has a unique value of it")?;
                 self.applied.not_stored += u64::from(!is_noted);
@@ -463,7 +501,7 @@ impl Apply<'_> {
         loop {
             let keys = self.rows.held_keys(table, &after, BATCH)?;
             let Some(last) = keys.last() else {
-                return Ok(());
+                return self.end_departure();
             };
             after.clone_from(last);
             for key in keys {
@@ -476,8 +514,16 @@ impl Apply<'_> {
     }
 
     fn settle(&mut self, table: &TablePlan, key: &[u8], key_row: &[Local]) -> Result<(), Error> {
-        let is_settled = match self.rows.held(table, key)?.flatten() {
-            None if self.kept_by(table, key_row)?.is_some() => false,
+        let held = self.rows.held(table, key)?.flatten();
+        let leaves = held.is_none() && self.rows.held_leaves(table, key)?;
+        if leaves {
+            self.begin_departure(table)?;
+            self.keep_children_of(table, &table.by_key(), key_row)?;
+        } else {
+            self.end_departure()?;
+        }
+        let is_settled = match held {
+            None if !leaves && self.kept_by(table, key_row)?.is_some() => false,
             None => self.remove(table, key_row)?,
             Some(row) => self.put_back(table, key, &row)?,
         };

@@ -1,13 +1,11 @@
 //! Giving changes up: their rows become the consolidated ones.
 
-use headwater_model::remote_sql::Term;
-use headwater_model::sql::quote;
-
 use super::refused;
 use crate::error::Error;
 use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Pending, Placed, Rows};
+use crate::unique_values;
 
 /// A consolidated row that is to come back.
 struct Back<'p> {
@@ -63,31 +61,11 @@ fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives a row values that no other has, until it is put back: NULL in its unique columns, or random bytes, which fit into a column of any
-/// type.
 fn free_uniques(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
-    let columns_of = |term| match term {
-        Term::Column(name, _) => vec![name],
-        Term::Expression(_, names) => names,
-    };
-    let names: Vec<String> =
-        table.uniques.iter().flat_map(|unique| unique.terms.clone()).flat_map(columns_of).collect();
-    let is_unique = |place: usize| names.iter().any(|name| name.eq_ignore_ascii_case(&table.table.columns[place].name));
-    let set: Vec<String> = (0..table.types.len())
-        .filter(|place| is_unique(*place) && !table.table.key.contains(place))
-        .map(|place| {
-            let column = &table.table.columns[place];
-            format!("{} = {}", quote(&column.name), if column.nullable { "NULL" } else { "randomblob(16)" })
-        })
-        .collect();
-    if set.is_empty() {
-        return Ok(());
-    }
     rows.set_applying(Some(table))?;
-    let sql = format!("UPDATE {} SET {} WHERE {}", table.name(), set.join(", "), table.by_key());
-    let (freed, _) = rows.run(table, &sql, key)?;
+    let freed = unique_values::free(rows, table, key)?;
     rows.set_applying(None)?;
-    fits(table, key, freed)
+    fits(table, key, freed.unwrap_or(Placed::Done))
 }
 
 /// Deletes a row, and logs nothing.

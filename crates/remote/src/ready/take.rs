@@ -121,6 +121,7 @@ fn ask(
         download_applied: [0; 16],
         has_upload: false,
         takes_chunks: false,
+        knows_leaving: false,
         wants_download: true,
         uploads: Vec::new(),
         frozen: None,

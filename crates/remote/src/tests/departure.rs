@@ -116,6 +116,53 @@ fn what_leaves_itself_is_on_no_list() {
     }
 }
 
+/// A row is moved to a partition that the remote does not hold, or is deleted, while others come in the same frame.
+#[test]
+fn a_single_row_that_leaves_is_told_from_a_deleted_one() {
+    for leaves in [true, false] {
+        let mut f = items(CASCADE);
+        let go = |down: Down, table: &str, keys: &[Vec<Value>]| {
+            if leaves { down.leave(table, keys) } else { down.delete(table, keys) }
+        };
+        let down = f.down().rows("item", &[row("2,south,saw,$2.50")]);
+        let down = go(down, "item", &[vec![Value::Int(1)]]).rows("item", &[row("3,south,awl,$3.00")]);
+        let applied = f.download(go(down, "piece", &[vec![Value::Int(1)]]));
+        assert_eq!((applied.rows, applied.deletions), (2, 2));
+        assert_eq!(
+            (f.rows("SELECT id FROM item ORDER BY id"), f.rows("SELECT id FROM note")),
+            (vec!["2".to_owned(), "3".to_owned()], vec!["12".to_owned()])
+        );
+        let sent = ["kind: 1,tool -> 1,tool-", "note: 10,1,sharp -> -", "note: 11,1,old -> -", "piece: 1,1 -> -"];
+        if leaves {
+            assert_eq!((sorted(f.set_aside()), f.cut()), (ASIDE.map(str::to_owned).to_vec(), None));
+            assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("brought back"), 3);
+            assert_eq!(f.rows("SELECT id FROM note"), ["10", "11", "12"]);
+        } else {
+            assert_eq!((f.set_aside(), sorted(f.cut_changes())), (Vec::new(), sent.map(str::to_owned).to_vec()));
+        }
+        f.check();
+    }
+}
+
+/// The guard by the view `hw_leaving` holds for a single row too, and only while it leaves.
+#[test]
+fn a_trigger_asks_whether_a_single_row_leaves() {
+    let f = items(
+        "CREATE TRIGGER app_cascade AFTER DELETE ON item WHEN NOT EXISTS (SELECT 1 FROM hw_leaving) \
+         BEGIN DELETE FROM note WHERE item = OLD.id; END;",
+    );
+    f.download(f.down().leave("item", &[vec![Value::Int(1)]]).leave("piece", &[vec![Value::Int(1)]]));
+    assert_eq!(
+        (f.rows("SELECT id FROM note"), f.set_aside()),
+        (vec!["10".to_owned(), "11".into(), "12".into()], Vec::new())
+    );
+    f.download(f.down().delete("item", &[vec![Value::Int(2)]]).delete("piece", &[vec![Value::Int(2)]]));
+    assert_eq!(
+        (f.rows("SELECT id FROM note"), f.cut_changes()),
+        (vec!["10".to_owned(), "11".into()], vec!["note: 12,2,new -> -".to_owned()])
+    );
+}
+
 /// A change that waited to be sent, or was set aside, and whose row a trigger deletes: the list has both.
 #[test]
 fn an_edit_that_a_trigger_writes_over_stays_on_the_list() {

@@ -331,11 +331,19 @@ impl Down {
         self
     }
 
-    pub(crate) fn delete(mut self, table: &str, keys: &[Row]) -> Down {
+    pub(crate) fn delete(self, table: &str, keys: &[Row]) -> Down {
+        self.go(RowOp::Delete, table, keys)
+    }
+
+    pub(crate) fn leave(self, table: &str, keys: &[Row]) -> Down {
+        self.go(RowOp::Leave, table, keys)
+    }
+
+    fn go(mut self, op: RowOp, table: &str, keys: &[Row]) -> Down {
         let header = self.header(table);
         let mut payload = Vec::new();
         for key in keys {
-            payload.push(RowOp::Delete as u8);
+            payload.push(op as u8);
             put_row(&mut payload, &header.key_types(), key);
         }
         self.frames.extend([header.to_frame(), Frame::packed(Kind::Rows, payload)]);

@@ -26,6 +26,7 @@ fn tally(backend: Option<&Sqlite>, remote: u8) -> Tally {
         download_applied: [0; 16],
         has_upload: false,
         takes_chunks: false,
+        knows_leaving: false,
         wants_download: true,
         uploads: Vec::new(),
         frozen: None,

@@ -180,6 +180,7 @@ impl Stand {
             has_upload: false,
             wants_download: true,
             takes_chunks: false,
+            knows_leaving: false,
             uploads: Vec::new(),
             frozen: None,
             watermarks: Watermarks::default(),

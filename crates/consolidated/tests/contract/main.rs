@@ -136,6 +136,7 @@ contract! {
     sqlite, postgres, postgres:
     tracking::what_an_application_writes_reaches_a_remote,
     tracking::upserts_cascades_and_key_changes_are_tracked,
+    tracking::a_row_that_lives_on_elsewhere_is_told_from_a_deleted_one,
     tracking::statements_of_the_dialect_are_tracked,
     tracking::an_upsert_that_does_nothing_deletes_nothing,
     tracking::broken_tracking_is_noticed_and_mended,

@@ -38,6 +38,8 @@ pub(crate) struct Replica {
     pub(crate) rows: BTreeMap<(u32, Vec<u8>), Row>,
     pub(crate) pending: Vec<(u32, Change)>,
     pub(crate) batch_rows: usize,
+    /// Whether it tells a row that leaves from a deleted one.
+    pub(crate) knows_leaving: bool,
     /// Where shared partitions are kept, if it takes chunks.
     pub(crate) memory: Option<Memory>,
 }
@@ -97,6 +99,7 @@ impl Replica {
             rows: BTreeMap::new(),
             pending: Vec::new(),
             batch_rows: UploadLimits::default().batch_rows,
+            knows_leaving: true,
             memory: None,
         }
     }
@@ -160,7 +163,7 @@ impl Replica {
             has_upload: !self.pending.is_empty(),
             wants_download: true,
             takes_chunks: false,
-            knows_leaving: true,
+            knows_leaving: self.knows_leaving,
             uploads: Vec::new(),
             frozen: None,
             watermarks: self.watermarks.clone(),
@@ -269,7 +272,7 @@ impl Replica {
             packing: None,
             snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
             keeps_marks: false,
-            tells_leaving: true,
+            tells_leaving: self.knows_leaving,
         };
         let mut frames = Vec::new();
         let (summary, seen) = download::write(connection, &request, &mut |frame| {

@@ -3,10 +3,11 @@
 use headwater_consolidated::catalogue::Tracking;
 use headwater_consolidated::{Dialect, Error, track};
 use headwater_model::tracking::Kin;
+use headwater_protocol::Row;
 
 use super::database::{Database, MODEL, TABLES, plan};
 use super::replica::Replica;
-use super::values::{customer, order, text};
+use super::values::{customer, int, order, text};
 
 pub(crate) fn what_an_application_writes_reaches_a_remote(database: &Database) {
     let plan = database.standard();
@@ -22,6 +23,40 @@ pub(crate) fn what_an_application_writes_reaches_a_remote(database: &Database) {
     assert_eq!(remote.table(&plan, "customer")[0], customer(1, "a", "Eve", 1));
     remote.assert_equals_fresh(database, &plan);
     assert_eq!(remote.sync(database, &plan).count(), 0, "nothing is sent twice");
+}
+
+/// A remote that does not know the difference gets both as deletions.
+pub(crate) fn a_row_that_lives_on_elsewhere_is_told_from_a_deleted_one(database: &Database) {
+    let plan = database.standard();
+    database.application(
+        "INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'north', 'y'), (3, 'north', 'z'), (4, 'north', 'w'), (5, 'north', 'v'); \
+         INSERT INTO line VALUES (1, 1, 'north', '1'), (2, 1, 'north', '1')",
+    );
+    let mut remote = Replica::synced(database, &plan, "ben");
+    let mut older = Replica::synced(database, &plan, "ben");
+    older.knows_leaving = false;
+    // One goes and comes again, another is deleted where it went.
+    database.application(
+        "UPDATE orders SET region = 'south' WHERE id IN (1, 3, 4); DELETE FROM orders WHERE id = 2; \
+         UPDATE orders SET region = NULL WHERE id = 5; UPDATE line SET region = 'south' WHERE order_id = 1; \
+         UPDATE orders SET region = 'north' WHERE id = 3; DELETE FROM orders WHERE id = 4",
+    );
+    let keys = |rows: &[(u32, Row)], table: u32| {
+        let mut keys: Vec<Row> =
+            rows.iter().filter(|(number, _)| *number == table).map(|(_, key)| key.clone()).collect();
+        keys.sort_unstable_by_key(|key| format!("{key:?}"));
+        keys
+    };
+    let number = |name: &str| plan.tables.iter().position(|table| table.table.name == name).expect("a table") as u32;
+    let (orders, line) = (number("orders"), number("line"));
+    let synced = remote.sync(database, &plan);
+    let ids = |ids: &[i64]| ids.iter().map(|id| vec![int(*id)]).collect::<Vec<_>>();
+    assert_eq!(keys(&synced.deletes, orders), ids(&[1, 2, 4, 5]));
+    assert_eq!(keys(&synced.left, orders), ids(&[1, 5]));
+    assert_eq!(keys(&synced.left, line), [vec![int(1), int(1)]]);
+    remote.assert_equals_fresh(database, &plan);
+    let synced = older.sync(database, &plan);
+    assert_eq!((keys(&synced.deletes, orders), synced.left), (ids(&[1, 2, 4, 5]), Vec::new()));
 }
 
 pub(crate) fn upserts_cascades_and_key_changes_are_tracked(database: &Database) {

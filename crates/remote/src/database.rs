@@ -210,7 +210,7 @@ impl Database {
                 Err(error) if is_busy(&error) => {
                     let waited = start.elapsed();
                     if waited >= self.busy_wait {
-                        return Err(Error::Busy { doing, waited });
+                        return Err(Error::Busy { doing });
                     }
                     std::thread::sleep(pause.min(self.busy_wait.saturating_sub(waited)));
                     pause = (pause * 2).min(Duration::from_millis(100));

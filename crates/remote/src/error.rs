@@ -21,15 +21,13 @@ pub enum Error {
         /// SQLite's own reason.
         source: rusqlite::Error,
     },
-    /// Other programs kept the file locked for too long.
+    /// Another program keeps the file locked, for longer than is waited.
     #[error(
-        "the file stayed locked by another program for {waited:?} while {doing}; end its transaction and sync again"
+        "the file stayed locked by another program while {doing}: end its transaction, or its exclusive locking mode, and try again"
     )]
     Busy {
         /// What was being done.
         doing: &'static str,
-        /// How long it was tried.
-        waited: Duration,
     },
     /// Another sync of the same file is running.
     #[error("another sync of {} is running: let it end first", path.display())]
@@ -236,7 +234,11 @@ impl Error {
     }
 
     pub(crate) fn of_sqlite(doing: &'static str, source: rusqlite::Error) -> Error {
-        if headwater_diskfaults::is_full(&source) { Error::DiskFull { doing } } else { Error::Sqlite { doing, source } }
+        match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Error::Busy { doing },
+            _ if headwater_diskfaults::is_full(&source) => Error::DiskFull { doing },
+            _ => Error::Sqlite { doing, source },
+        }
     }
 
     /// An error of the system's at a file that is not read by SQLite: the remote's own, or one beside it.

@@ -405,6 +405,17 @@ fn a_file_that_stays_locked_is_reported_and_a_cancelled_sync_ends() {
     let error = sync(&mut f).expect_err("locked");
     assert_eq!((error.code(), error.is_retryable()), ("busy", true));
     f.sql("ROLLBACK");
+    // One that keeps the file to itself, between its transactions too.
+    let path = f.remote.path().to_owned();
+    drop(std::mem::replace(
+        &mut f.remote.database,
+        crate::database::Database::create_scratch(&path.with_extension("other")).expect("a file"),
+    ));
+    f.sql("PRAGMA journal_mode = DELETE; PRAGMA locking_mode = EXCLUSIVE; DELETE FROM doc WHERE id = -1");
+    let error = crate::Remote::open_with(&path, Duration::from_millis(30)).expect_err("locked");
+    assert_eq!((error.code(), error.is_retryable()), ("busy", true), "{error}");
+    f.sql("PRAGMA locking_mode = NORMAL; SELECT count(*) FROM doc");
+    f.remote.database = crate::database::Database::open(&path, Duration::from_secs(10)).expect("open");
     let cancel = std::sync::atomic::AtomicBool::new(true);
     let mut cancelled = options();
     cancelled.cancel = Some(&cancel);

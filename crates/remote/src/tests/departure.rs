@@ -144,6 +144,32 @@ fn a_single_row_that_leaves_is_told_from_a_deleted_one() {
     }
 }
 
+/// Something keeps a row that leaves, at first: a trigger that can't run. Then it leaves as it would have.
+#[test]
+fn what_is_held_while_it_leaves_is_not_deleted_later() {
+    for is_single in [false, true] {
+        let f = items(
+            "CREATE TABLE log (x); CREATE TRIGGER app_log AFTER DELETE ON item BEGIN INSERT INTO log VALUES (1); END; \
+             CREATE TRIGGER app_cascade AFTER DELETE ON item WHEN NOT EXISTS (SELECT 1 FROM hw_leaving) \
+             BEGIN DELETE FROM note WHERE item = OLD.id; END; \
+             CREATE TABLE mine (item INTEGER REFERENCES item (id) ON DELETE CASCADE); INSERT INTO mine VALUES (1); DROP TABLE log",
+        );
+        let key = [vec![Value::Int(1)]];
+        f.download(if is_single { f.down().leave("item", &key).leave("piece", &key) } else { leave(&f) });
+        assert_eq!((f.rows("SELECT id FROM item"), f.held()), (vec!["1".to_owned(), "2".into()], 1));
+        f.sql("DROP TRIGGER app_log");
+        f.download(f.down());
+        assert_eq!((f.rows("SELECT id FROM item"), f.held()), (vec!["2".to_owned()], 0));
+        assert_eq!(
+            (f.rows("SELECT id FROM note"), f.rows("SELECT * FROM mine")),
+            (vec!["10".to_owned(), "11".into(), "12".into()], vec!["1".to_owned()])
+        );
+        assert_eq!((f.cut(), f.set_aside()), (None, Vec::new()));
+        f.sql("DROP TABLE mine");
+        f.check();
+    }
+}
+
 /// The guard by the view `hw_leaving` holds for a single row too, and only while it leaves.
 #[test]
 fn a_trigger_asks_whether_a_single_row_leaves() {

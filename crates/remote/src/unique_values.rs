@@ -56,7 +56,7 @@ fn places(table: &TablePlan) -> Option<Vec<usize>> {
         names.filter_map(place).filter(|place| !is_fixed(*place)).collect()
     };
     let mut places = Vec::new();
-    for unique in &table.uniques {
+    for unique in table.uniques.iter().filter(|unique| !has_the_key(table, unique)) {
         let of = of(unique);
         if of.is_empty() {
             return None;
@@ -66,6 +66,14 @@ fn places(table: &TablePlan) -> Option<Vec<usize>> {
     places.sort_unstable();
     places.dedup();
     Some(places).filter(|places| !places.is_empty())
+}
+
+/// With the whole key in it, no other row is in the way.
+fn has_the_key(table: &TablePlan, unique: &Unique) -> bool {
+    let is_in = |name: &str| {
+        unique.terms.iter().any(|term| matches!(term, Term::Column(own, _) if own.eq_ignore_ascii_case(name)))
+    };
+    table.table.key_columns().all(|column| is_in(&column.name))
 }
 
 /// An expression of a value that nobody has.

@@ -48,6 +48,16 @@ pub enum Error {
         /// The command that mends it.
         mend: String,
     },
+    /// A table of the model is not in the database as the model has it: the database is to be fixed, not rows. `mend` says how.
+    #[error("table {table:?}: {what}: {mend}")]
+    Misfit {
+        /// The table, as the model names it.
+        table: String,
+        /// What is wrong.
+        what: String,
+        /// What fixes it.
+        mend: String,
+    },
     /// Changes of a table are not tracked as the model needs it, so remotes would miss some; `mend` says what to run.
     #[error("table {table:?}: {what}: {mend}")]
     Untracked {

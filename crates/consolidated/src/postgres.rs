@@ -125,7 +125,7 @@ pub struct Postgres {
     /// A second connection was looked at, and had a session of its own.
     is_apart: Arc<OnceLock<()>>,
     /// A table could not be read.
-    lacks_grants: Arc<AtomicBool>,
+    lacks_tables: Arc<AtomicBool>,
     commit_waits: CommitWaits,
 }
 
@@ -151,7 +151,7 @@ impl Postgres {
             tls,
             settings,
             is_apart: Arc::default(),
-            lacks_grants: Arc::default(),
+            lacks_tables: Arc::default(),
             commit_waits: CommitWaits::default(),
         })
     }
@@ -159,7 +159,7 @@ impl Postgres {
     fn open(&self) -> Result<PostgresConnection, Error> {
         let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
         let mut connection = PostgresConnection::new(link);
-        connection.lacks_grants = Arc::clone(&self.lacks_grants);
+        connection.lacks_tables = Arc::clone(&self.lacks_tables);
         connection.commit_waits = self.commit_waits.clone();
         let is_sql_ascii = connection.link.is_sql_ascii();
         let process = connection.begin_session(&session_sql(&self.settings, is_sql_ascii))?;

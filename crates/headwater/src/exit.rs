@@ -89,6 +89,7 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<headwater_consolidated::Error>() {
         return match error {
             headwater_consolidated::Error::Setup { .. }
+            | headwater_consolidated::Error::Misfit { .. }
             | headwater_consolidated::Error::Untracked { .. }
             | headwater_consolidated::Error::Sql { .. }
             | headwater_consolidated::Error::Column { .. }

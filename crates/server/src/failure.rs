@@ -146,6 +146,12 @@ impl From<DatabaseError> for Failure {
                     "the consolidated database is not set up as the model says; `headwater check` there says more";
                 Failure::new(ErrorCode::Internal, message).with_detail(error.to_string())
             }
+            DatabaseError::Misfit { table, .. } => {
+                let message = format!(
+                    "table {table:?} of the consolidated database does not fit the model; `headwater check` there says more"
+                );
+                Failure::new(ErrorCode::Internal, message).with_detail(error.to_string())
+            }
             DatabaseError::Untracked { table, .. } => {
                 let message = format!(
                     "changes of table {table:?} are not tracked at the consolidated database; `headwater check` there says more"

@@ -11,6 +11,7 @@ use tokio_postgres::Client;
 
 use super::ahead::{Answered, Queue};
 use super::codec::Scratch;
+use super::error::TableFault;
 use super::link::Link;
 use super::session::Session;
 use super::shape::Verb;
@@ -53,16 +54,16 @@ pub(super) struct PostgresConnection {
     pub(super) scratch: Scratch,
     /// Bytes of the largest row that a query has given: the driver keeps a buffer as large.
     pub(super) row_bytes: usize,
-    /// The last error was that of a missing grant.
-    pub(super) is_denied: bool,
-    /// The last download found that the role may read each of its tables.
+    /// What the last error says of its table.
+    pub(super) table_fault: Option<TableFault>,
+    /// The last download found that each of its tables can be read.
     pub(super) is_found_readable: bool,
     /// What the session has to have; `None` until it is ready for use.
     pub(super) session: Option<Session>,
     /// Behind a pooler: a statement that fails in any session but this one's.
     pub(super) guard: Option<String>,
-    /// A table may not be read: which, is asked at each download. Shared by all connections of the database.
-    pub(super) lacks_grants: Arc<AtomicBool>,
+    /// A table can't be read: which, is asked at each download. Shared by all connections of the database.
+    pub(super) lacks_tables: Arc<AtomicBool>,
     pub(super) commit_waits: CommitWaits,
     /// The session could not be put back as it was.
     pub(super) is_unclean: bool,
@@ -123,11 +124,11 @@ impl PostgresConnection {
             queued: Queue::default(),
             scratch: Scratch::default(),
             row_bytes: 0,
-            is_denied: false,
+            table_fault: None,
             is_found_readable: false,
             session: None,
             guard: None,
-            lacks_grants: Arc::default(),
+            lacks_tables: Arc::default(),
             commit_waits: CommitWaits::default(),
             is_unclean: false,
             late: HashMap::new(),
@@ -143,7 +144,7 @@ impl PostgresConnection {
     /// What an error means, and what it leaves behind.
     pub(super) fn failure(&mut self, context: &str, failure: &tokio_postgres::Error) -> Error {
         self.state.failed = self.state.mode.is_some();
-        self.is_denied = error::is_denied(failure);
+        self.table_fault = error::table_fault(failure);
         let converted = error::convert(context, failure);
         match (converted, self.link.ending()) {
             (Error::Retry { detail, .. }, Some(ending)) => {

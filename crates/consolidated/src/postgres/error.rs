@@ -9,7 +9,7 @@
 //! | 40P01 of the deadlock detector, 57014 and 55P03 of a time-out or a cancellation, 53100, 53200, 53300, 58030, 40001 outside of functions, a cached plan that no longer fits | try again |
 //! | 57P0x, 25006 (the primary became a standby) and 08xxx outside of functions, 0A000 of a transaction that is to write on a standby, 25P0x, a closed connection | try again on another connection |
 //! | other 40xxx, 53xxx, 55P03, 55006, 58xxx; 08xxx and 25006 inside a function of the application's; XX000 | in doubt: try again; where it stays, the row is refused |
-//! | 28xxx, 3D000, 42501 of a missing grant, a missing table or column | the setup |
+//! | 28xxx, 3D000, 42501 of a missing grant, a missing table or column, 42P10 of a missing key | the setup; of a table of the model, see [`super::grants`] |
 //! | the rest | a defect, or the user's SQL |
 
 use headwater_protocol::message::{Refusal, RefusalCode};
@@ -138,9 +138,30 @@ fn is_missing_grant(error: &DbError) -> bool {
     matches!(error.routine(), Some("aclcheck_error" | "aclcheck_error_type" | "aclcheck_error_col"))
 }
 
-/// A grant is missing.
-pub(super) fn is_denied(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|error| error.code().code() == "42501" && is_missing_grant(error))
+/// What an error says of the table that the statement works on, rather than of its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TableFault {
+    /// A grant is missing.
+    Denied,
+    /// A relation, a column or a type is not as the statement has it.
+    Misfit,
+    /// The key has no unique index, or a deferrable one.
+    Keyless,
+}
+
+/// The fault of a table that an error tells of. Errors inside the application's functions and of a pooler tell of none.
+pub(super) fn table_fault(error: &tokio_postgres::Error) -> Option<TableFault> {
+    let error = error.as_db_error().filter(|error| !is_raised(error))?;
+    match error.code().code() {
+        "42501" if is_missing_grant(error) => Some(TableFault::Denied),
+        "42P10" | "55000" if is_arbiter(error) => Some(TableFault::Keyless),
+        "42P01" | "42703" | "42883" | "3F000" | "42804" | "42846" | "42809" | "428C9"
+            if !is_in_application_function(error) =>
+        {
+            Some(TableFault::Misfit)
+        }
+        _ => None,
+    }
 }
 
 /// ON CONFLICT that finds no unique index for the key, or one that is deferrable.

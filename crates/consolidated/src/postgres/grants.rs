@@ -1,7 +1,11 @@
-//! A table that the server's role may not use: its changes are set aside, it is left out of downloads, and all else goes on.
+//! A table that can't be used: the server's role lacks a grant on it, or it does not fit the model any more (its key has no unique index, a
+//! column was dropped, the table itself). Its changes are set aside, it is left out of downloads, and all else goes on.
 //!
-//! A statement that fails for want of a grant ends its transaction. An upload goes back to its savepoint, as for any row that is refused. A
-//! download is tried again, and from then on each download asks first which tables the role may read, until it may read all of them.
+//! A statement that fails so ends its transaction. An upload goes back to its savepoint, as for any row that is refused. A download is tried
+//! again, and from then on each download asks first which tables can be read, until all of them can.
+//!
+//! *Caveats.* What a look at the table itself does not show (a policy that reads another table, a side table of another form) ends each download
+//! with an error that names the table. So does a fault outside of an upload's savepoint.
 
 use std::sync::atomic::Ordering;
 
@@ -14,6 +18,8 @@ use super::connection::PostgresConnection;
 use crate::{Connection as _, Error, Mode, TablePlan};
 
 const MEND: &str = "grant it to the user of the database's URL, or run Headwater as the owner of the tables";
+const FIT: &str = "give the table the columns of the model and a primary key (not deferrable) of its key; `headwater check` says what differs, \
+                   `headwater track` installs what is missing of change tracking";
 
 impl PostgresConnection {
     /// What it means that a statement on a table lacks a grant.
@@ -25,37 +31,70 @@ impl PostgresConnection {
                 let message = format!("privilege: the server may not make this change of table {table}");
                 Error::Refused { refusal: Refusal { code: RefusalCode::Policy, message }, detail: what }
             }
-            // A grant that is missing elsewhere, in a policy's table say, is found by no look at the tables.
-            Some(Mode::Download) if !self.is_found_readable && !self.lacks_grants.swap(true, Ordering::Relaxed) => {
-                Error::Retry { detail: format!("table {table} will be left out of downloads: {what}"), broken: false }
-            }
+            Some(Mode::Download) if self.leaves_out() => retry(table, &what),
             _ => Error::Setup { what, mend: MEND.to_owned() },
         }
+    }
+
+    /// What it means that a table does not fit the model.
+    pub(super) fn misfit(&mut self, plan: &TablePlan, what: String) -> Error {
+        let table = &plan.table.name;
+        match self.state.mode {
+            Some(Mode::Upload) if self.state.savepoint => {
+                tracing::warn!(
+                    table,
+                    what,
+                    mend = FIT,
+                    "a table does not fit the model: changes of this table are set aside"
+                );
+                let message = format!(
+                    "setup: table {table} of the consolidated database does not fit the model; \
+                     `headwater check` there says what to fix, the row is not at fault"
+                );
+                Error::Refused { refusal: Refusal { code: RefusalCode::Policy, message }, detail: what }
+            }
+            Some(Mode::Download) if self.leaves_out() => retry(table, &what),
+            _ => Error::Misfit { table: table.clone(), what, mend: FIT.to_owned() },
+        }
+    }
+
+    /// Whether downloads ask from now on which tables can be read. A fault elsewhere, in a policy's table say, is found by no look at the
+    /// tables.
+    fn leaves_out(&self) -> bool {
+        !self.is_found_readable && !self.lacks_tables.swap(true, Ordering::Relaxed)
     }
 
     /// Of each of these tables, whether downloads leave it out.
     pub(super) fn which_are_withheld(&mut self, plans: &[&TablePlan]) -> Result<Vec<bool>, Error> {
         self.is_found_readable = false;
-        if plans.is_empty() || !self.lacks_grants.load(Ordering::Relaxed) {
+        if plans.is_empty() || !self.lacks_tables.load(Ordering::Relaxed) {
             return Ok(vec![false; plans.len()]);
         }
         let may_read: Vec<String> = plans.iter().map(|plan| may_read(plan)).collect();
         let rows = self.query(&format!("SELECT {}", may_read.join(", ")), &[])?;
         let row = rows.first().map(Vec::as_slice).unwrap_or_default();
-        let withheld: Vec<bool> = (0..plans.len()).map(|place| row.get(place) != Some(&Value::Bool(true))).collect();
-        for (plan, _) in plans.iter().zip(&withheld).filter(|(_, is_withheld)| **is_withheld) {
-            tracing::warn!(
-                table = plan.table.name,
-                mend = MEND,
-                "a privilege is missing: this table is left out of downloads"
-            );
+        let mut withheld: Vec<bool> =
+            (0..plans.len()).map(|place| row.get(place) != Some(&Value::Bool(true))).collect();
+        for (plan, is_withheld) in plans.iter().zip(&mut withheld) {
+            let table = &plan.table.name;
+            // First, since a table or a column that is not there lacks its grants too.
+            if let Err(Error::Setup { what, .. }) = self.read_shape(plan) {
+                tracing::warn!(table, what, mend = FIT, "a table does not fit the model: it is left out of downloads");
+                *is_withheld = true;
+            } else if *is_withheld {
+                tracing::warn!(table, mend = MEND, "a privilege is missing: this table is left out of downloads");
+            }
         }
         if !withheld.contains(&true) {
-            self.lacks_grants.store(false, Ordering::Relaxed);
+            self.lacks_tables.store(false, Ordering::Relaxed);
             self.is_found_readable = true;
         }
         Ok(withheld)
     }
+}
+
+fn retry(table: &str, what: &str) -> Error {
+    Error::Retry { detail: format!("table {table} will be left out of downloads: {what}"), broken: false }
 }
 
 /// Whether a table, those it takes its partition from, and its side table may be read.

@@ -251,7 +251,11 @@ impl PostgresConnection {
         if let Some(keeps) = self.known_keeps(plan) {
             return Ok(keeps.takes(op));
         }
-        let shape = self.shape(plan)?;
+        // A table that does not fit is found where a change of it is tried.
+        let shape = match self.read_shape(plan) {
+            Err(Error::Setup { .. }) => return Ok(false),
+            shape => shape?,
+        };
         let said = self.said(&[plan])?.pop().flatten();
         let keeps = Arc::new(Keeps::read(said, &shape));
         self.note_keeps(plan, Some(keeps.clone()));

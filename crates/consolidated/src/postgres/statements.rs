@@ -15,7 +15,7 @@ use tokio_postgres::Statement;
 
 use super::bound::Bound;
 use super::connection::PostgresConnection;
-use super::error;
+use super::error::{self, TableFault};
 use super::plain::Keeps;
 use super::shape::{COLUMNS_SQL, Shape, Verb, described, unaltered_sql};
 use crate::{Connection, Error, Mode, TablePlan};
@@ -48,6 +48,7 @@ struct Table {
 impl PostgresConnection {
     /// A table's shape and one of its statements.
     pub(super) fn table(&mut self, plan: &TablePlan, verb: Verb) -> Result<(Arc<Shape>, Statement), Error> {
+        self.table_fault = None;
         let (name, shape) = ((plan.fingerprint, plan.number), self.shape(plan)?);
         if let Some(statement) = self.statements.tables.get(&name).and_then(|t| t.statements[verb as usize].as_ref()) {
             return Ok((shape, statement.clone()));
@@ -62,6 +63,14 @@ impl PostgresConnection {
 
     /// A table's shape.
     pub(super) fn shape(&mut self, plan: &TablePlan) -> Result<Arc<Shape>, Error> {
+        self.read_shape(plan).map_err(|error| match error {
+            Error::Setup { what, .. } => self.misfit(plan, what),
+            other => other,
+        })
+    }
+
+    /// A table's shape; [`Error::Setup`] where the table does not fit the model.
+    pub(super) fn read_shape(&mut self, plan: &TablePlan) -> Result<Arc<Shape>, Error> {
         let name = (plan.fingerprint, plan.number);
         if !self.statements.tables.contains_key(&name) {
             let mut columns = |table| self.query(COLUMNS_SQL, &[Value::text(base_table(table))]);
@@ -102,15 +111,22 @@ impl PostgresConnection {
 
     /// Looks at the result of a statement on a table.
     pub(super) fn settle<T>(&mut self, plan: &TablePlan, result: Result<T, Error>) -> Result<T, Error> {
-        let result = result.map_err(|error| match error {
-            Error::Setup { what, .. } if self.is_denied => self.denied(plan, what),
-            other => other,
+        let name = (plan.fingerprint, plan.number);
+        let is_old = self.statements.tables.contains_key(&name) && !self.state.read_shapes.contains(&name);
+        let result = result.map_err(|error| match (error, self.table_fault.take()) {
+            (Error::Setup { what, .. }, Some(TableFault::Denied)) => self.denied(plan, what),
+            (Error::Setup { what, .. }, Some(TableFault::Keyless)) => self.misfit(plan, what),
+            (Error::Setup { what: detail, .. } | Error::Database { detail, .. }, Some(TableFault::Misfit))
+                if !is_old =>
+            {
+                self.misfit(plan, detail)
+            }
+            (other, _) => other,
         });
         if let Err(error) = &result {
             self.state.failed = self.state.mode.is_some();
             if error.refusal().is_none() {
-                let name = (plan.fingerprint, plan.number);
-                let is_old = self.statements.tables.remove(&name).is_some() && !self.state.read_shapes.contains(&name);
+                self.statements.tables.remove(&name);
                 if is_old && matches!(error, Error::Database { .. } | Error::Setup { .. }) {
                     return Err(Error::Retry {
                         detail: format!("the table may have been altered: {error}"),

@@ -42,7 +42,7 @@ pub(super) struct Engine<'a> {
     pub(super) request: &'a UploadRequest<'a>,
     pub(super) policy: Policy,
     pub(super) checking: Checking,
-    isolation: Isolation,
+    pub(super) isolation: Isolation,
     pub(super) results: Results,
     /// Inserts have been new so far.
     pub(super) expects_new: bool,

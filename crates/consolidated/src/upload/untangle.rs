@@ -17,9 +17,9 @@ use super::engine::{Engine, Refused, TANGLED_MAX};
 use super::park::{Steps, Style};
 use super::source::{Item, SourceReader};
 use super::tangle::{Images, Level, Tangle};
-use crate::Error;
 use crate::judge::{Action, judge_counting};
 use crate::keys::key_bytes_of;
+use crate::{Error, TablePlan};
 
 /// The most bytes of changes that are untangled at once.
 const BYTES_MAX: usize = 64 << 20;
@@ -73,7 +73,7 @@ impl Engine<'_> {
         for run in runs(&all).flat_map(|run| run.chunks(self.request.limits.batch_rows.max(1))) {
             let table = &plan.tables[run[0].table];
             let keys: Vec<Row> = run.iter().map(|item| table.key_of(item.change.image())).collect();
-            let rows = self.connection.fetch(table, &keys, true)?;
+            let rows = self.stored(table, &keys)?;
             let mut stored: HashMap<Vec<u8>, Row> =
                 rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect();
             for item in run {
@@ -88,6 +88,23 @@ impl Engine<'_> {
             }
         }
         Ok(images)
+    }
+
+    /// The rows that are stored; none of a table that can't be read, whose changes are refused when they are tried.
+    fn stored(&mut self, table: &TablePlan, keys: &[Row]) -> Result<Vec<Row>, Error> {
+        self.connection.savepoint()?;
+        match self.connection.fetch(table, keys, true) {
+            Ok(rows) => {
+                self.connection.release_savepoint()?;
+                Ok(rows)
+            }
+            Err(error) => {
+                let (_, detail) = self.isolation.refusal(error)?;
+                tracing::debug!(table = table.table.name, detail, "a table can't be read");
+                self.connection.rollback_to_savepoint()?;
+                Ok(Vec::new())
+            }
+        }
     }
 
     /// Tries all that has to do with changes of which this is so.

@@ -9,7 +9,7 @@ use headwater_protocol::message::Outcome;
 use super::database::{Database, MODEL, plan};
 use super::kin::stocked;
 use super::replica::Replica;
-use super::values::{customer, order, text};
+use super::values::{customer, int, order, text};
 
 /// The database by a role that has the usual grants.
 pub(crate) fn by_role(database: &Database) -> (String, Postgres) {
@@ -110,6 +110,58 @@ pub(crate) fn a_missing_grant_holds_up_its_table_alone(database: &Database) {
     let attempts: Vec<_> = (0..4).map(|_| anna.try_sync(&mut *connection, &plan).map(|_| ())).collect();
     assert!(matches!(attempts.last(), Some(Err(Error::Setup { .. }))), "{attempts:?}");
     drop((connection, backend));
+}
+
+pub(crate) fn a_table_that_does_not_fit_holds_up_itself_alone(database: &Database) {
+    let plan = ordered(database);
+    database.application("INSERT INTO customer VALUES (5, 'e', 'x', 1), (6, 'f', 'x', 1)");
+    let mut connection = database.connect();
+    let mut anna = Replica::synced(database, &plan, "anna");
+    // The key has lost its index: only inserts need it.
+    database.application("ALTER TABLE customer DROP CONSTRAINT customer_pkey");
+    anna.insert(&plan, "customer", customer(2, "b", "x", 1));
+    anna.insert(&plan, "customer", customer(3, "c", "x", 1));
+    anna.update(&plan, "customer", customer(1, "a", "changed", 1));
+    anna.insert(&plan, "orders", order(2, "north", "x"));
+    let synced = anna.try_sync(&mut *connection, &plan).expect("synced");
+    assert_eq!(synced.refusals(), [(0, "policy"), (1, "policy")]);
+    let Outcome::Refused(refusal) = &synced.outcomes()[0].1 else { panic!("{:?}", synced.outcomes()) };
+    assert!(refusal.message.starts_with("setup: table customer"), "{}", refusal.message);
+    assert_eq!(database.number("SELECT count(*) FROM orders"), 2);
+    assert_eq!(database.number("SELECT count(*) FROM customer WHERE name = 'changed'"), 1);
+    // A column is gone: no change of the table can be made, whatever waits to be untangled, and nothing of it comes down.
+    database.application(
+        "ALTER TABLE customer ADD PRIMARY KEY (id), DROP name; INSERT INTO orders VALUES (3, 'north', 'late'); \
+         INSERT INTO customer VALUES (4, 'd', 1)",
+    );
+    anna.update(&plan, "customer", customer(1, "a", "lost", 1));
+    anna.delete(&plan, "customer", &customer(5, "e", "x", 1));
+    for id in 100..160 {
+        anna.insert(&plan, "customer", customer(id, &format!("c{id}"), "x", 1));
+    }
+    anna.insert(&plan, "node", vec![int(1), int(2)]);
+    anna.insert(&plan, "node", vec![int(2), Value::Null]);
+    anna.insert(&plan, "node", vec![int(3), int(99)]);
+    anna.insert(&plan, "orders", order(4, "north", "x"));
+    let uploaded = anna.upload(&mut *connection, &plan).expect("uploaded");
+    assert_eq!(uploaded.counts.refused, 63, "{:?}", uploaded.receipt);
+    let first = anna.try_sync(&mut *connection, &plan);
+    assert!(matches!(first, Err(Error::Retry { broken: false, .. })), "{first:?}");
+    anna.try_sync(&mut *connection, &plan).expect("synced");
+    assert_eq!(database.number("SELECT (SELECT count(*) FROM orders) * 10 + (SELECT count(*) FROM node)"), 42);
+    assert_eq!((anna.table(&plan, "orders").len(), anna.table(&plan, "node").len()), (4, 3));
+    assert_eq!(anna.table(&plan, "customer").len(), 64);
+    // A new remote has the rest.
+    let mut ben = Replica::new("ben");
+    ben.try_sync(&mut *database.connect(), &plan).expect("synced");
+    assert_eq!((ben.table(&plan, "orders").len(), ben.table(&plan, "customer").len()), (4, 0));
+    // It fits again.
+    database.application("ALTER TABLE customer ADD name text; UPDATE customer SET name = 'new'");
+    for remote in [&mut anna, &mut ben] {
+        remote.try_sync(&mut *connection, &plan).expect("synced");
+    }
+    assert!(anna.table(&plan, "customer").contains(&customer(4, "d", "new", 1)), "what was kept back comes");
+    assert_eq!(ben.table(&plan, "customer").len(), 4);
 }
 
 pub(crate) fn a_version_that_remotes_use_is_seen(database: &Database) {

@@ -352,6 +352,7 @@ contract_of! {
     sessions::what_a_trigger_sets_does_not_reach_the_next_statement,
     sessions::a_query_leaves_no_lock,
     grants::a_missing_grant_holds_up_its_table_alone,
+    grants::a_table_that_does_not_fit_holds_up_itself_alone,
     grants::grants_that_are_missing_on_own_tables_are_named,
     grants::grants_that_the_functions_owner_lacks_are_named,
     conflicts::a_text_that_is_the_stored_value_comes_back_as_that,

@@ -60,7 +60,7 @@ fn rows_taken_for_new_are_refused_where_one_is_not_and_only_where_the_key_is_uni
     let mut connection = database.connect();
     connection.begin(Mode::Upload).expect("begin");
     let keyless = connection.insert_new(&table, &[&row(&[0, 1, 1])]).expect_err("no key");
-    assert!(matches!(keyless, Error::Setup { .. }), "{keyless}");
+    assert!(matches!(keyless, Error::Misfit { .. }), "{keyless}");
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn a_model_that_does_not_fit_is_the_setups_fault_and_an_altered_table_only_costs
     let table = plan(TWO_KEYS).tables.remove(0);
     let mut connection = database.connect();
     let misfit = connection.insert(&table, &[&row(&[1, 1, 1])]).expect_err("x is text");
-    assert!(matches!(misfit, Error::Setup { .. }), "{misfit}");
+    assert!(matches!(misfit, Error::Misfit { .. }), "{misfit}");
     database.sql("ALTER TABLE t DROP x");
-    assert!(matches!(connection.insert(&table, &[&row(&[1, 1, 1])]), Err(Error::Setup { .. })));
+    assert!(matches!(connection.insert(&table, &[&row(&[1, 1, 1])]), Err(Error::Misfit { .. })));
     database.sql("ALTER TABLE t ADD x int");
     connection.insert(&table, &[&row(&[1, 1, 1])]).expect("it fits now");
     connection.fetch(&table, &[row(&[1, 1])], false).expect("fetched");
@@ -164,7 +164,7 @@ fn a_model_that_does_not_fit_is_the_setups_fault_and_an_altered_table_only_costs
     assert_eq!(connection.fetch(&table, &[row(&[1, 1])], false).expect("fetched"), [row(&[1, 1, 1])]);
     database.sql("ALTER TABLE t DROP CONSTRAINT t_pkey");
     let keyless = connection.insert(&table, &[&row(&[1, 1, 1])]).expect_err("no key");
-    assert!(matches!(keyless, Error::Setup { .. }), "{keyless}");
+    assert!(matches!(keyless, Error::Misfit { .. }), "{keyless}");
     database.sql("DROP TABLE t");
-    assert!(matches!(connection.fetch(&table, &[row(&[1, 1])], false), Err(Error::Setup { .. })));
+    assert!(matches!(connection.fetch(&table, &[row(&[1, 1])], false), Err(Error::Misfit { .. })));
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headwater_protocol::client::{Cause, Summary};
+use headwater_protocol::message::ErrorCode;
 
 use super::LargeDownload;
 use crate::apply::Applied;
@@ -107,6 +108,8 @@ pub struct SyncReport {
     /// Why an upload was refused whole, or is too large to be taken whole where the model wants that: its changes are pending again; the
     /// download went on.
     pub upload_refused: Option<String>,
+    /// Whether the server failed at that upload rather than refused it: the rows may be in order.
+    pub upload_failed: bool,
     /// How long each phase took.
     pub times: Times,
 }
@@ -158,6 +161,7 @@ impl SyncReport {
         self.failures += summary.failures;
         self.new_remote_id |= summary.new_remote_id;
         self.restarted |= summary.restarted;
+        self.upload_failed = summary.upload_refused.as_ref().is_some_and(|error| error.code == ErrorCode::Internal);
         self.upload_refused = summary.upload_refused.as_ref().map(|error| error.message.clone());
         self.lost = summary.lost.as_ref().map(|lost| (*lost.start(), *lost.end())).or(self.lost);
     }

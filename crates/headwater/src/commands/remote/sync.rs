@@ -249,9 +249,20 @@ fn refused_whole(report: &SyncReport) -> String {
     let why: Vec<&str> = report.upload_refused.iter().flat_map(|why| why.lines()).collect();
     let shown = why.iter().take(LINES_MAX).copied().collect::<Vec<_>>().join("\n        ");
     let more = if why.len() > LINES_MAX { "\n        ..." } else { "" };
+    let (what, advice) = if report.upload_failed {
+        (
+            "the server failed at the upload, and nothing of it was applied",
+            "its changes are pending and go up with the next sync: an administrator has to fix what the server's log names. Only where that is \
+             one of the rows, change it or give it up",
+        )
+    } else {
+        (
+            "the upload was refused whole, and nothing of it applied",
+            "fix what is named, in the rows or at the consolidated database, and sync again, or give the changes up",
+        )
+    };
     format!(
-        "the upload was refused whole, and nothing of it applied: {shown}{more}\n      \
-         mend the rows and sync again, or give them up (`headwater remote log FILE --pending`, `headwater remote drop FILE --pending`)"
+        "{what}: {shown}{more}\n      {advice} (`headwater remote log FILE --pending`, `headwater remote drop FILE --pending`)"
     )
 }
 
@@ -280,7 +291,7 @@ pub(super) fn as_json(report: &SyncReport) -> Value {
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
         "lost_changes": report.lost_changes,
-        "upload_refused": report.upload_refused, "large_download": report.large.as_ref().map(large_json),
+        "upload_refused": report.upload_refused, "upload_failed": report.upload_failed, "large_download": report.large.as_ref().map(large_json),
         "times_ms": times(&report.times),
     })
 }
@@ -291,4 +302,22 @@ fn times(times: &Times) -> Value {
         "cut": ms(times.cut), "send": ms(times.send), "receive": ms(times.receive), "receipt": ms(times.receipt),
         "stage": ms(times.stage), "apply": ms(times.apply), "wait": ms(times.wait), "total": ms(times.total),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_fails_at_an_upload_has_nobody_drop_good_changes() {
+        let why = Some("table \"item\" does not fit".to_owned());
+        let failed = SyncReport { upload_refused: why.clone(), upload_failed: true, ..SyncReport::default() };
+        let refused = SyncReport { upload_refused: why, ..SyncReport::default() };
+        let (failed, refused) = (refused_whole(&failed), refused_whole(&refused));
+        assert!(
+            failed.contains("item") && failed.contains("the server's log") && failed.contains("Only where"),
+            "{failed}"
+        );
+        assert!(refused.contains("item") && !refused.contains("the server's log"), "{refused}");
+    }
 }

@@ -332,6 +332,23 @@ fn what_is_spelled_too_large_is_left_out_of_postgres() {
     assert_one_left_out(&scene.with_postgres(&url), &["larger than can travel"]);
 }
 
+/// The server compares partitions by the equality of the table's column, whatever collation the membership query gives.
+#[test]
+fn the_tables_collation_decides_which_partitions_are_equal() {
+    const ROW: &str = "INSERT INTO every (id, label, place, zone) VALUES (4, 'z', 'NORTH', 1)";
+    let scene = Scene::new();
+    let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+    for (altered, missing) in [("member ALTER region", 0), ("every ALTER place", 1)] {
+        let url = cluster.create_database().expect("a database");
+        let run =
+            |sql: &str| headwater_testkit::postgres::sql(&url, sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        run("CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)");
+        run(POSTGRES);
+        run(&format!("{ROW}; ALTER TABLE {altered} TYPE text COLLATE ci"));
+        assert_eq!(counts(&scene.with_postgres(&url), "every"), (missing, 0, 0), "{altered}");
+    }
+}
+
 #[test]
 fn a_membership_that_is_not_utf_8_is_left_out_and_named() {
     let scene = Scene::new();

@@ -9,7 +9,7 @@ use headwater_protocol::{Row, Value};
 use super::database::{Database, plan};
 use super::logged::{logged, only};
 use super::replica::{Replica, find};
-use super::values::{decimal, int, text};
+use super::values::{decimal, int, order, text};
 
 /// A kind of column that has another equality than that of bytes.
 struct Kind {
@@ -69,6 +69,20 @@ pub(crate) fn texts_of_a_collation_are_one_partition(database: &Database) {
             other: ("'south'", text("south")),
         },
     );
+}
+
+pub(crate) fn a_collation_of_the_membership_query_decides_nothing(database: &Database) {
+    if database.dialect() == Dialect::Postgres {
+        database
+            .application("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)");
+    }
+    let members = "SELECT region COLLATE nocase AS region FROM member";
+    let plan = database.standard_with(|model| model.replace("SELECT region FROM member", members));
+    database.application("INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'North', 'x')");
+    let mut anna = Replica::synced(database, &plan, "anna");
+    assert_eq!(anna.table(&plan, "orders"), [order(1, "north", "x")]);
+    anna.insert(&plan, "orders", order(3, "North", "x"));
+    assert_eq!(anna.sync(database, &plan).refusals(), [(0, "partition")]);
 }
 
 pub(crate) fn blanks_at_the_end_make_no_other_partition(database: &Database) {

@@ -161,6 +161,7 @@ contract! {
     equality::a_spelling_that_is_too_large_to_travel_does_not_come_down,
     equality::texts_without_case_are_one_partition,
     equality::texts_of_a_collation_are_one_partition,
+    equality::a_collation_of_the_membership_query_decides_nothing,
     equality::blanks_at_the_end_make_no_other_partition,
     equality::references_of_another_equality_are_left_to_the_database,
     equality::zeros_at_the_end_make_no_other_partition,

@@ -28,6 +28,15 @@ pub struct Postgres {
 #[derive(Debug)]
 struct AsText<'a>(&'a [u8]);
 
+/// A column as the database has it.
+struct Declared {
+    name: String,
+    /// Its type, as PostgreSQL names it.
+    kind: String,
+    /// What a value has to be followed by to be compared by the column's collation; empty where it has none.
+    collate: String,
+}
+
 impl Postgres {
     /// Connects to see what this user's remote should hold; `remote_id` is what the membership query gets.
     pub fn connect<T>(config: &Config, tls: T, model: &Model, user: &str, remote_id: &str) -> Result<Postgres>
@@ -60,13 +69,16 @@ impl Postgres {
         Ok(Postgres { runtime, client, model: model.clone(), user, remote_id })
     }
 
-    /// The columns of a table and their types, as PostgreSQL names them.
-    fn declared(&self, name: &str) -> Result<Vec<(String, String)>> {
-        let sql = "SELECT attname::text, format_type(atttypid, -1) FROM pg_attribute
-                   WHERE attrelid = to_regclass($1::text) AND attnum > 0 AND NOT attisdropped";
+    /// The columns of a table.
+    fn declared(&self, name: &str) -> Result<Vec<Declared>> {
+        let sql = "SELECT a.attname::text, format_type(a.atttypid, -1), coalesce((SELECT ' COLLATE ' || quote_ident(n.nspname) || '.' || \
+                   quote_ident(c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation), '') \
+                   FROM pg_attribute a WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped";
         let rows = self.runtime.block_on(self.client.query(sql, &[&name]))?;
         ensure!(!rows.is_empty(), "the consolidated database has no table {name}; `headwater check` tells more");
-        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+        rows.iter()
+            .map(|row| Ok(Declared { name: row.try_get(0)?, kind: row.try_get(1)?, collate: row.try_get(2)? }))
+            .collect()
     }
 
     /// The user's memberships that no download brings, each once, as texts.
@@ -201,20 +213,22 @@ fn named(table: &Table) -> String {
     format!("{}.{}", quote(table.schema.as_deref().unwrap_or("public")), quote(&table.name))
 }
 
-/// That a row lies in a partition of the user's, compared in the types of the table that has the partition's columns.
-fn matches(partition: &Partition, holder: &Table, alias: &str, declared: &[(String, String)]) -> Result<String> {
+/// That a row lies in a partition of the user's, compared in the types and by the collations of the table that has the partition's columns:
+/// a collation of the membership query's own would otherwise decide.
+fn matches(partition: &Partition, holder: &Table, alias: &str, declared: &[Declared]) -> Result<String> {
     let one = |(place, column): (usize, &Column)| {
-        Ok(format!("{MEMBERS}.p{place}::{} = {alias}.{}", type_of(&column.name, declared)?, quote(&column.name)))
+        let Declared { kind, collate, .. } = find(&column.name, declared)?;
+        Ok(format!("{MEMBERS}.p{place}::{kind}{collate} = {alias}.{}", quote(&column.name)))
     };
     let columns = holder.partition_columns().take(partition.columns.len()).enumerate();
     Ok(columns.map(one).collect::<Result<Vec<_>>>()?.join(" AND "))
 }
 
 /// Columns of the table that the query calls `alias`, as texts.
-fn texts<'c>(alias: &str, columns: impl Iterator<Item = &'c Column>, declared: &[(String, String)]) -> Result<String> {
+fn texts<'c>(alias: &str, columns: impl Iterator<Item = &'c Column>, declared: &[Declared]) -> Result<String> {
     let text = |column: &Column| {
         let name = format!("{alias}.{}", quote(&column.name));
-        Ok(match (column.kind.base, type_of(&column.name, declared)?) {
+        Ok(match (column.kind.base, find(&column.name, declared)?.kind.as_str()) {
             // A float4's shortest text is not that of the double it becomes.
             (Type::Real, _) => format!("{name}::float8::text"),
             // A cast would drop the blanks that fill a char(n).
@@ -227,9 +241,8 @@ fn texts<'c>(alias: &str, columns: impl Iterator<Item = &'c Column>, declared: &
     Ok(columns.map(text).collect::<Result<Vec<_>>>()?.join(", "))
 }
 
-fn type_of<'d>(column: &str, declared: &'d [(String, String)]) -> Result<&'d str> {
-    let found = declared.iter().find(|(name, _)| name == column).map(|(_, kind)| kind.as_str());
-    found.with_context(|| {
+fn find<'d>(column: &str, declared: &'d [Declared]) -> Result<&'d Declared> {
+    declared.iter().find(|known| known.name == column).with_context(|| {
         format!("the consolidated database has no column {column:?} in this table; `headwater check` tells more")
     })
 }

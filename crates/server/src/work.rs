@@ -137,8 +137,9 @@ impl Work {
         self.shared.downloads.forget(&self.hello.remote_id);
         self.shared.tickets.keep_only(&self.hello.remote_id, self.upload.as_ref().map(|(end, _)| end.digest));
         if greeted.is_copy {
-            let message = "another file has uploaded under this one's numbers since the database was put back from a backup: the file \
-                           needs a new remote ID, and uploads of it may be lost";
+            let message = "the database has other uploads under this remote ID than the file: the file or the database is a copy, was \
+                           restored from a backup, or was exchanged for another. The file needs a new remote ID, and uploads of it may \
+                           be lost";
             return Err(Failure::new(ErrorCode::Copy, message).into());
         }
         let before = match self.upload.take() {
@@ -232,8 +233,8 @@ impl Work {
             Verdict::Applied => {}
             Verdict::Replayed => done.replayed = true,
             Verdict::Copy => {
-                let message =
-                    "another upload has this number: the file is a copy or an old backup, and needs a new remote ID";
+                let message = "another upload has this number: the file or the database is a copy, was restored from a backup, or was \
+                               exchanged for another. The file needs a new remote ID";
                 return Err(Failure::new(ErrorCode::Copy, message).into());
             }
             Verdict::Behind => {

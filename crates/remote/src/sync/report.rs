@@ -95,7 +95,8 @@ pub struct SyncReport {
     pub requests: u32,
     /// Attempts that failed and were repeated.
     pub failures: u32,
-    /// Whether the file got a new remote ID, being a copy or an old backup.
+    /// Whether the file got a new remote ID: the consolidated database has other uploads under the old one. Either is a copy, was restored
+    /// from a backup, or was exchanged for another.
     pub new_remote_id: bool,
     /// Whether the consolidated database began a new incarnation, and everything came down afresh.
     pub restarted: bool,

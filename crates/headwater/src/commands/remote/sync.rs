@@ -224,7 +224,7 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
                 thousands(report.perhaps_unsent)
             ),
         ),
-        (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
+        (report.new_remote_id, NEW_REMOTE_ID.to_owned()),
         (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),
         (
             report.afresh > 0,
@@ -243,6 +243,10 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
     }
     output.line(format!("took  {:.3} s", report.times.total.as_secs_f64()))
 }
+
+/// A file may be a copy or an old backup, or the database: two were exchanged for each other, say. A remote can't tell which.
+const NEW_REMOTE_ID: &str = "the consolidated database has other uploads on record under this remote ID than this file: one of the two is a copy, was \
+                             restored from a backup, or was exchanged for another meanwhile. The file goes on under a new remote ID";
 
 fn refused_whole(report: &SyncReport) -> String {
     const LINES_MAX: usize = 6;
@@ -307,6 +311,14 @@ fn times(times: &Times) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two databases that were exchanged and put back: neither is a copy or a backup.
+    #[test]
+    fn a_new_remote_id_is_put_down_to_whatever_may_be_the_cause() {
+        assert!(
+            ["copy", "backup", "exchanged", "this file", "database"].iter().all(|word| NEW_REMOTE_ID.contains(word))
+        );
+    }
 
     #[test]
     fn a_server_that_fails_at_an_upload_has_nobody_drop_good_changes() {

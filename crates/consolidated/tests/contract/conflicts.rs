@@ -38,6 +38,40 @@ fn ended(database: &Database, plan: &Plan, remote: &mut Replica, synced: &Synced
     (end, remote.table(plan, "customer"))
 }
 
+/// What the manual says of pending edits of rows that a statement on the table has changed.
+pub(crate) fn a_statement_on_the_table_is_the_other_side_of_a_conflict(database: &Database) {
+    database.application(
+        "CREATE TYPE mood AS ENUM ('ok', 'bad'); CREATE TABLE kept (id bigint PRIMARY KEY, mood mood, name text); \
+         CREATE TABLE merged (LIKE kept INCLUDING ALL); INSERT INTO kept VALUES (1, 'ok', 'a'), (2, 'bad', 'b'); \
+         INSERT INTO merged TABLE kept",
+    );
+    let table = |name: &str, rule: &str| {
+        format!(
+            "[tables.{name}]\nkey = [\"id\"]\nconflict = \"{rule}\"\ncolumns = {{ id = \"int not null\", mood = \"text\", name = \"text\" }}\n"
+        )
+    };
+    let (kept, merged) = (table("kept", "consolidated_wins"), table("merged", "merge(consolidated)"));
+    let plan = plan(&format!("name = \"moods\"\nversion = 1\n{kept}{merged}"));
+    headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut anna = Replica::synced(database, &plan, "anna");
+    let row = |id: i64, mood: &str, name: &str| vec![int(id), Value::text(mood), Value::text(name)];
+    for table in ["kept", "merged"] {
+        anna.update(&plan, table, row(1, "ok", "edited"));
+        anna.update(&plan, table, row(2, "bad", "edited"));
+    }
+    database.application("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'");
+    let synced = anna.sync(database, &plan);
+    assert_eq!(
+        synced.outcomes(),
+        [(0, Outcome::Conflict(ConflictEnd::Consolidated)), (2, Outcome::Conflict(ConflictEnd::Merged))]
+    );
+    // A row that the statement did not change keeps its edit under every rule.
+    assert_eq!(anna.table(&plan, "kept"), [row(1, "fine", "a"), row(2, "bad", "edited")]);
+    assert_eq!(anna.table(&plan, "merged"), [row(1, "fine", "edited"), row(2, "bad", "edited")]);
+    let found = conflicts(&mut *database.connect(), &ConflictQuery::default()).expect("conflicts");
+    assert_eq!(found.len(), 2, "{found:?}");
+}
+
 pub(crate) fn each_rule_ends_an_update_against_an_update(database: &Database) {
     // The remote changes name and changed; here code and changed.
     let (mine, theirs) = (customer(1, "a", "Remote", 5), customer(1, "b", "Ada", 9));

@@ -352,6 +352,7 @@ contract_of! {
     sessions::what_runs_late_or_early_does_not_outlive_its_upload_either,
     sessions::what_a_trigger_sets_does_not_reach_the_next_statement,
     sessions::a_query_leaves_no_lock,
+    conflicts::a_statement_on_the_table_is_the_other_side_of_a_conflict,
     grants::a_missing_grant_holds_up_its_table_alone,
     grants::a_table_that_does_not_fit_holds_up_itself_alone,
     grants::grants_that_are_missing_on_own_tables_are_named,

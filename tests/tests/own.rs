@@ -11,7 +11,7 @@ const MODEL: &str = "name = \"own\"\nversion = 1\n[tables.gen]\nkey = [\"id\"]\n
 fn stamp(world: &World, name: &str, when: &str) -> Result<()> {
     world.edit(
         name,
-        &format!("CREATE TRIGGER app_upd AFTER UPDATE OF a ON gen {when} BEGIN UPDATE gen SET upd = '{name}' WHERE id = NEW.id; END"),
+        &format!("CREATE TRIGGER app_upd AFTER UPDATE ON gen {when} BEGIN UPDATE gen SET upd = '{name}' WHERE id = NEW.id; END"),
     )
 }
 

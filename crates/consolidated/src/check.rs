@@ -17,7 +17,7 @@ use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
 pub(crate) use kin::obstacle;
-pub use privileges::privileges;
+pub use privileges::{parts_out_of_reach, privileges};
 pub use references::unenforced;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
@@ -499,15 +499,23 @@ fn narrow_sides(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<Fi
         return Ok(Vec::new());
     }
     let narrow = postgres::sides::differences(connection, &kin.lineage)?.into_iter().filter(|found| found.is_narrow);
-    let finding = |postgres::sides::Difference { column, wanted, found, .. }| Finding {
-        severity: Severity::Warning,
-        code: "side_table_narrow",
-        table: Some(kin.table().name.clone()),
-        column: None,
-        message: format!(
-            "column {column} of its side table is {found}; it should be {wanted}, which takes every value of that kind"
-        ),
-        mend: "run `headwater track`: what remotes have seen stays seen".to_owned(),
+    let finding = |postgres::sides::Difference { column, wanted, found, equals_otherwise, .. }| {
+        let (why, mend) = if equals_otherwise {
+            (
+                "under which other values are equal: the table comes whole at each sync",
+                "run `headwater track`: the table comes whole once more",
+            )
+        } else {
+            ("which takes every value of that kind", "run `headwater track`: what remotes have seen stays seen")
+        };
+        Finding {
+            severity: Severity::Warning,
+            code: "side_table_narrow",
+            table: Some(kin.table().name.clone()),
+            column: None,
+            message: format!("column {column} of its side table is {found}; it should be {wanted}, {why}"),
+            mend: mend.to_owned(),
+        }
     };
     Ok(narrow.map(finding).collect())
 }

@@ -54,6 +54,9 @@ fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Stri
         }
         remember(connection, step)?;
     }
+    if connection.dialect() == Dialect::Postgres {
+        postgres::parts::make_due(connection, plan)?;
+    }
     if steps.iter().any(|step| step.repair == Repair::Replace) {
         system::renew_incarnation(connection)?;
     }
@@ -257,7 +260,8 @@ fn repair(
         Tracking::Absent if !is_recorded => Repair::Install,
         Tracking::Retyped(what) if is_postgres => Repair::InPlace(Some(what.clone())),
         Tracking::Complete if is_postgres && postgres::sides::has_columns(connection, &kin.lineage)? => {
-            Repair::InPlace(None)
+            let unequal = postgres::sides::unequal(connection, &kin.lineage)?;
+            Repair::InPlace(unequal.map(|column| format!("the collation of column {} was changed", column.column)))
         }
         _ => Repair::Replace,
     })

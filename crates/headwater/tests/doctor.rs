@@ -448,6 +448,7 @@ fn postgres() {
 
     several_versions(&stage, &database, &reader);
     a_role_that_may_not_read_the_accounts(&stage, &database);
+    a_part_of_another_owner(&cluster);
     cluster.stop().expect("stopped");
     assert!(stage.doctor(&[]).0.contains(&"database_unreachable".to_owned()));
 }
@@ -483,6 +484,30 @@ fn several_versions(stage: &Stage, database: &str, reader: &str) {
         Vec::<Value>::new(),
         "the server has enabled them, and nothing is left to be done"
     );
+}
+
+/// `check`, `doctor` and `track` report a part on which the server's role can't create triggers, and `track` creates them after the fix.
+fn a_part_of_another_owner(cluster: &Postgres) {
+    let database = cluster.create_database().expect("a database");
+    let name = database.rsplit('/').next().expect("a name");
+    sql(&database, &format!("CREATE ROLE keeper LOGIN; ALTER DATABASE {name} OWNER TO keeper")).expect("a role");
+    let keeper = database.replace("postgres@", "keeper@");
+    sql(&keeper, NOTES).expect("tables");
+    let stage = Stage::new(Some(keeper));
+    assert_eq!(stage.doctor(&["--not-running"]).0, Vec::<String>::new());
+    sql(&database, "CREATE TABLE more (PRIMARY KEY (id)) INHERITS (note)").expect("an heir");
+    let fix = "ALTER TABLE \"public\".\"more\" OWNER TO keeper";
+    assert_eq!(stage.doctor(&["--not-running"]).0, ["part_not_tracked"]);
+    for command in ["check", "track"] {
+        let said = stage.run(&[command]);
+        assert!(said.code != Some(0) && format!("{}{}", said.out, said.err).contains(fix), "{said:?}");
+        assert!(!said.out.contains("tracked already"), "{said:?}");
+    }
+    sql(&database, fix).expect("fixed");
+    stage.ok(&["track"]);
+    assert_eq!(stage.doctor(&["--not-running"]).0, Vec::<String>::new());
+    let triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'more'::regclass AND tgname LIKE 'headwater%'";
+    assert_eq!(sql(&database, triggers).expect("counted")[0][0].as_deref(), Some("5"));
 }
 
 /// Of a server that syncs nothing: whoever is asked who they are is looked up by a role that may have no right to.

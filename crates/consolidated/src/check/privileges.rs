@@ -10,6 +10,7 @@ use super::{Finding, Severity};
 use crate::catalogue::text;
 use crate::postgres::grants::may;
 use crate::postgres::own_grants::{self, Lack};
+use crate::postgres::parts;
 use crate::{Connection, Dialect, Error, Plan};
 
 /// A finding for each privilege on a table of the model, or on one of Headwater's own, that the connection's role lacks, and for each one
@@ -26,9 +27,10 @@ pub fn privileges(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Fi
     for table in &plan.model.tables {
         findings.extend(on_table(connection, table)?);
     }
-    for lack in own_grants::lacked_by_server(connection, &plan.model)? {
+    let lacked = own_grants::lacked_by_server(connection, &plan.model)?;
+    for lack in &lacked {
         let message = format!("the server's role lacks {} on {}", lack.privilege, lack.on);
-        add(&mut findings, None, message, &lack);
+        add(&mut findings, None, message, lack);
     }
     for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
         for lack in own_grants::lacked_by_function(connection, &Kin::new(&plan.model, table))? {
@@ -37,6 +39,35 @@ pub fn privileges(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Fi
                 lack.role, lack.privilege, lack.on
             );
             add(&mut findings, Some(&table.name), message, &lack);
+        }
+    }
+    if lacked.is_empty() {
+        findings.extend(parts_out_of_reach(connection, plan)?);
+    }
+    Ok(findings)
+}
+
+/// A finding for each part of a tracked table on which the connection's role can't make triggers (PostgreSQL).
+pub fn parts_out_of_reach(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    if connection.dialect() != Dialect::Postgres || !crate::system::is_installed(connection)? {
+        return Ok(findings);
+    }
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
+        for found in parts::out_of_reach(connection, &Kin::new(&plan.model, table).lineage)? {
+            findings.push(Finding {
+                severity: Severity::Error,
+                code: "part_not_tracked",
+                table: Some(table.name.clone()),
+                column: None,
+                message: format!(
+                    "{}, a part of the table, has no triggers, and {}: changes made directly to it are not noted, and the table comes whole \
+                     at each sync",
+                    found.part.qualified(),
+                    found.why
+                ),
+                mend: format!("`{}`, or run `headwater track` as a role that owns the table and the part", found.mend),
+            });
         }
     }
     Ok(findings)

@@ -18,7 +18,7 @@ use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{ALTERED, Statements, numbered};
 use super::watermark::Watermark;
-use super::{catalogue, error, exposure, parts, raw, standby, table_identity, trigger_states};
+use super::{catalogue, error, exposure, parts, raw, sides, standby, table_identity, trigger_states};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::QueryConnection as _;
@@ -46,6 +46,7 @@ pub(super) struct PostgresConnection {
     known_tables: HashMap<u64, String>,
     /// By model: the names of tables whose rows may change without being written ([`exposure`]).
     always_whole: HashMap<u64, Vec<String>>,
+    unfollowed: HashMap<u64, Unfollowed>,
     /// The tables that tell how far back changes can be told, once they were seen: they are read with the next download's beginning.
     pub(super) limits_form: Option<LimitsForm>,
     pub(super) state: State,
@@ -83,6 +84,8 @@ pub(super) struct State {
     pub(super) snapshot: Option<Snapshot>,
     /// Queries that were asked with its beginning, until somebody wants their rows.
     pub(super) answered: Vec<Answered>,
+    /// The tables of its model whose changes are not all noted ([`Unfollowed`]); of a download.
+    pub(super) unfollowed: Vec<String>,
     /// What [`Connection::take_moved`] gives.
     pub(super) moved: Vec<Row>,
     /// Its number, if the database has told it.
@@ -96,6 +99,16 @@ pub(super) struct State {
     /// The tables whose shapes it goes by, and those that it has read itself.
     pub(super) used_shapes: BTreeSet<(u64, u32)>,
     pub(super) read_shapes: BTreeSet<(u64, u32)>,
+}
+
+/// The names, as change tracking has them, of a model's tables whose changes are not all noted until a person does something: they come whole
+/// at each sync.
+#[derive(Debug, Default)]
+struct Unfollowed {
+    /// They have a part on which the server's role can't make triggers.
+    by_parts: Vec<String>,
+    /// Their side table calls other values equal than they do.
+    by_sides: Vec<String>,
 }
 
 /// The part that the application's code has in a transaction.
@@ -119,6 +132,7 @@ impl PostgresConnection {
             whole_tracking: HashMap::new(),
             known_tables: HashMap::new(),
             always_whole: HashMap::new(),
+            unfollowed: HashMap::new(),
             limits_form: None,
             state: State::default(),
             queued: Queue::default(),
@@ -425,14 +439,22 @@ impl Connection for PostgresConnection {
     }
 
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
-        let Some(hierarchy) = self.snapshot()?.hierarchy.clone() else { return Ok(false) };
-        if self.known_parts.get(&plan.fingerprint) == Some(&hierarchy) {
-            return Ok(false);
+        let fingerprint = plan.fingerprint;
+        let mut have_changed = false;
+        // On a standby there is none, and [`Connection::settle_tables`] finds the parts.
+        let hierarchy = self.snapshot()?.hierarchy.clone();
+        if let Some(hierarchy) = hierarchy.filter(|found| self.known_parts.get(&fingerprint) != Some(found)) {
+            let (changed, are_waiting) = parts::have_changed(self, plan)?;
+            have_changed = changed;
+            let by_parts = if are_waiting { parts::unfollowed_tables(self, plan)? } else { Vec::new() };
+            self.unfollowed.entry(fingerprint).or_default().by_parts = by_parts;
+            if !changed && !are_waiting {
+                self.known_parts.insert(fingerprint, hierarchy);
+            }
         }
-        let (have_changed, are_waiting) = parts::have_changed(self, plan)?;
-        if !have_changed && !are_waiting {
-            self.known_parts.insert(plan.fingerprint, hierarchy);
-        }
+        let unfollowed = self.unfollowed.get(&fingerprint).into_iter();
+        self.state.unfollowed =
+            unfollowed.flat_map(|found| found.by_parts.iter().chain(&found.by_sides)).cloned().collect();
         Ok(have_changed)
     }
 
@@ -472,6 +494,14 @@ impl Connection for PostgresConnection {
             }
         }
         self.always_whole.insert(plan.fingerprint, whole);
+        let mut by_sides = Vec::new();
+        for table in plan.tables.iter().filter(|table| table.table.is_tracked()) {
+            if sides::unequal(self, &table.lineage())?.is_some() {
+                by_sides.push(tracked_name(&table.lineage()));
+            }
+        }
+        let by_parts = parts::unfollowed_tables(self, plan)?;
+        self.unfollowed.insert(plan.fingerprint, Unfollowed { by_parts, by_sides });
         Ok(())
     }
 

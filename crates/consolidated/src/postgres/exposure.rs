@@ -1,10 +1,12 @@
 //! What may change the rows that remotes are to have without a row being written: a crash, and row security.
 //!
 //! - A crash empties an **unlogged** table. No trigger fires, and the catalogue stays as it was. Such tables are refused.
-//! - **Row security** decides by policies which rows the server's role sees. A policy that reads the row and the user alone gives another
+//! - **Row security** decides by policies which rows the server's role sees. A policy that reads the row and who syncs alone gives another
 //!   answer only where the row is written, which is noted. One that reads a table of grants, the clock, or anything else may answer anew at any
 //!   time: the table comes whole at each sync, and `check` says so. Where policies are altered, or row security is switched on or off, the
 //!   table comes afresh ([`super::table_identity`]).
+//!
+//! The settings of the server's role and database may change, too: only `headwater.user` and `headwater.remote_id` belong to who syncs.
 //!
 //! *Caveats.* A function of the application's counts as reading more unless it is immutable.
 
@@ -24,14 +26,21 @@ const UNLOGGED_SQL: &str = "WITH RECURSIVE tree(id) AS (SELECT to_regclass(?1)::
     SELECT c.oid::regclass::text FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.id WHERE c.relpersistence = 'u' ORDER BY 1 LIMIT 1";
 
 /// The policies of table `?1` that decide what this role sees: name, and the condition as the catalogue keeps it.
-const POLICIES_SQL: &str = "SELECT y.polname::text, y.polqual::text FROM pg_catalog.pg_policy y \
+const POLICIES_SQL: &str = "SELECT y.polname::text, y.polqual::text, pg_get_expr(y.polqual, y.polrelid) FROM pg_catalog.pg_policy y \
     WHERE y.polrelid = to_regclass(?1) AND y.polcmd IN ('r', '*') AND y.polqual IS NOT NULL AND row_security_active(y.polrelid) \
     AND (y.polroles = '{0}' OR EXISTS (SELECT FROM unnest(y.polroles) AS r(id) WHERE pg_has_role(current_user, r.id, 'USAGE'))) \
     ORDER BY 1";
 
-/// How many of the functions `?1` may answer otherwise for the same arguments, settings aside.
-const CHANGING_SQL: &str = "SELECT count(*) FROM pg_catalog.pg_proc p WHERE p.oid = ANY (?1::text::oid[]) AND p.provolatile <> 'i' \
-    AND NOT (p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'current_setting')";
+/// How many of the functions `?1` may answer otherwise for the same arguments.
+const CHANGING_SQL: &str =
+    "SELECT count(*) FROM pg_catalog.pg_proc p WHERE p.oid = ANY (?1::text::oid[]) AND p.provolatile <> 'i'";
+
+/// `current_setting(text)` and `current_setting(text, boolean)`.
+const CURRENT_SETTING: [u32; 2] = [2077, 3294];
+
+/// How PostgreSQL prints a call that reads a setting in which the server says for whom it reads. In a text of the policy's the quotes would be
+/// doubled.
+const SETTINGS_OF_USERS: [&str; 2] = ["current_setting('headwater.user'", "current_setting('headwater.remote_id'"];
 
 /// `current_user` and its like, from here on in PostgreSQL's list of such words; those before it read the clock.
 const FIRST_WORD_OF_USERS: u32 = 9;
@@ -77,7 +86,7 @@ pub(super) fn policy_that_reads_more(
     for table in std::iter::once(lineage.table()).chain(lineage.parents().iter().copied()) {
         let name = base_table(table);
         for row in connection.query(POLICIES_SQL, &[Value::text(name.as_str())])? {
-            if reads_more(connection, &text(&row, 1))? {
+            if reads_more(connection, &text(&row, 1), &text(&row, 2))? {
                 return Ok(Some((name, text(&row, 0))));
             }
         }
@@ -85,17 +94,26 @@ pub(super) fn policy_that_reads_more(
     Ok(None)
 }
 
-fn reads_more(connection: &mut dyn Connection, condition: &str) -> Result<bool, Error> {
-    let named = Named::read(&without_users(condition));
-    if named.is_strange || !named.relations.is_empty() {
+/// `condition` as the catalogue keeps it, and as PostgreSQL prints it.
+fn reads_more(connection: &mut dyn Connection, condition: &str, printed: &str) -> Result<bool, Error> {
+    let mut named = Named::read(&without_users(condition));
+    if named.is_strange || !named.relations.is_empty() || reads_other_settings(condition, printed) {
         return Ok(true);
     }
+    named.functions.retain(|function| !CURRENT_SETTING.contains(function));
     if named.functions.is_empty() {
         return Ok(false);
     }
     let functions: Vec<String> = named.functions.iter().map(u32::to_string).collect();
     let rows = connection.query(CHANGING_SQL, &[Value::text(format!("{{{}}}", functions.join(",")))])?;
     Ok(rows.first().is_none_or(|row| integer(row, 0) != 0))
+}
+
+/// Whether a condition reads a setting that does not say for whom the server reads.
+fn reads_other_settings(condition: &str, printed: &str) -> bool {
+    let reads = CURRENT_SETTING.iter().map(|function| condition.matches(&format!(":funcid {function} ")).count());
+    let reads_of_users = SETTINGS_OF_USERS.iter().map(|call| printed.matches(call).count());
+    reads.sum::<usize>() != reads_of_users.sum::<usize>()
 }
 
 /// A condition without the words that name roles and databases: they stay the same as long as the server's role does.

@@ -3,7 +3,8 @@
 //! [`have_changed`] is asked in each download's snapshot, and costs nothing where the catalogue's rows of who is below whom are those
 //! of the last time. [`adopt`] works in short transactions, one step each, so that it can stop anywhere and any server goes on from
 //! there; an advisory lock keeps servers from doing the same twice. What can't be had now (somebody writes to the part for hours) is
-//! put off, and downloads go on.
+//! put off, and downloads go on. A part on which the server's role can't make triggers is out of reach until a person mends that: the
+//! table comes whole at each sync, and `check` names the part.
 //!
 //! A part that was away between two downloads, and is back, is seen by [`super::table_identity`]; one that comes or goes beside a download by
 //! [`super::ddl_guard`].
@@ -11,6 +12,7 @@
 //! *Caveats.* Parts on foreign servers are not followed.
 
 use headwater_model::Lineage;
+use headwater_model::sql::quote;
 use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::parts::{self, Part};
 use headwater_model::tracking::postgres::refresh::NOT_NOTED;
@@ -138,6 +140,68 @@ pub(super) fn have_changed(connection: &mut dyn Connection, plan: &Plan) -> Resu
     Ok((found.iter().any(|found| found.step().is_some()), !found.is_empty()))
 }
 
+/// A part on which the server's role can't make triggers: what is written to it directly is not noted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfReach {
+    table_name: String,
+    oid: i64,
+    pub(crate) part: Part,
+    /// What the server's role lacks.
+    pub(crate) why: String,
+    /// The statement that mends it.
+    pub(crate) mend: String,
+}
+
+impl OutOfReach {
+    fn read(row: &Row) -> OutOfReach {
+        let part =
+            Part { schema: text(row, 2), name: text(row, 3), is_partition: row.get(4) == Some(&Value::Bool(true)) };
+        let (role, missing, owner) = (text(row, 5), text(row, 6), text(row, 7));
+        let (why, mend) = match missing.as_str() {
+            "part" => ("does not own it", format!("ALTER TABLE {} OWNER TO {owner}", part.qualified())),
+            "schema" => ("may not use its schema", format!("GRANT USAGE ON SCHEMA {} TO {role}", quote(&part.schema))),
+            _ => ("does not own the table above it", format!("GRANT {owner} TO {role}")),
+        };
+        let why = format!("role {role} {why}");
+        OutOfReach { table_name: text(row, 0), oid: integer(row, 1), part, why, mend }
+    }
+}
+
+fn list_out_of_reach(
+    connection: &mut dyn Connection,
+    tables: &[(String, Lineage<'_>)],
+) -> Result<Vec<OutOfReach>, Error> {
+    if tables.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(connection.query(&parts::out_of_reach(tables), &[])?.iter().map(OutOfReach::read).collect())
+}
+
+/// The parts of a table that are out of reach.
+pub(crate) fn out_of_reach(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Vec<OutOfReach>, Error> {
+    list_out_of_reach(connection, &[(tracked_name(lineage), lineage.clone())])
+}
+
+/// The tables that have a part out of reach, and those that take their partition from such a table.
+pub(super) fn unfollowed_tables(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
+    let tables = tables(plan);
+    let mut names = Vec::new();
+    for found in list_out_of_reach(connection, &tables)? {
+        let Some((_, lineage)) = tables.iter().find(|(name, _)| *name == found.table_name) else { continue };
+        let kin = Kin::new(&plan.model, lineage.table());
+        names.extend(std::iter::once(&kin.lineage).chain(&kin.below).map(tracked_name));
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// Parts that were put off are tried at once.
+pub(crate) fn make_due(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
+    let sql = "UPDATE headwater.part SET tried_at = NULL WHERE table_name = ?1 AND state = 'late'";
+    tables(plan).iter().try_for_each(|(name, _)| connection.execute(sql, &[Value::text(name.as_str())]).map(drop))
+}
+
 /// Does what there is to do; no transaction is open.
 pub(super) fn adopt(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
     let tables = tables(plan);
@@ -156,7 +220,7 @@ pub(super) fn adopt(connection: &mut dyn Connection, plan: &Plan) -> Result<(), 
         let done = run(connection, &kin, found, *step);
         match crate::finish(connection, done) {
             Err(error) if is_unnotable(*step, &error) => send_anew(connection, &kin, found, *step, &error)?,
-            Err(error) if is_worth_waiting(*step, &error) => put_off(connection, found, *step, &error)?,
+            Err(error) if is_worth_waiting(*step, &error) => put_off(connection, &tables, &next, &error)?,
             other => other?,
         }
         tracing::info!(table = found.table_name, part = ?found.part, ?step, "a part of a tracked table came or went");
@@ -259,13 +323,22 @@ fn send_anew(
     crate::finish(connection, done)
 }
 
-fn put_off(connection: &mut dyn Connection, found: &Found, step: Step, error: &Error) -> Result<(), Error> {
+fn put_off(
+    connection: &mut dyn Connection,
+    tables: &[(String, Lineage<'_>)],
+    (found, step): &(Found, Step),
+    error: &Error,
+) -> Result<(), Error> {
+    let is_out_of_reach = list_out_of_reach(connection, tables)?.iter().any(|part| part.oid == found.oid);
     let what = match step {
         Step::Disarm => "its triggers could not be dropped",
+        _ if is_out_of_reach => {
+            "the whole table is sent at each sync; `headwater check` has the statement that mends it"
+        }
         _ => "rows written to it directly are missed until it has triggers, and then the whole table is sent again",
     };
     tracing::warn!(table = found.table_name, part = ?found.part, %error, "a part of a tracked table is put off: {what}");
-    remember(connection, found, if step == Step::Disarm { "left" } else { "late" })
+    remember(connection, found, if *step == Step::Disarm { "left" } else { "late" })
 }
 
 fn remember(connection: &mut dyn Connection, found: &Found, state: &str) -> Result<(), Error> {

@@ -13,8 +13,10 @@ pub(crate) struct Difference {
     pub(crate) column: String,
     pub(crate) wanted: String,
     pub(crate) found: String,
-    /// Of the same kind, so that it can be altered where it is: an older build made side tables as narrow as their tables.
+    /// Of the same kind, so that it takes the values that fit: an older build made side tables as narrow as their tables.
     pub(crate) is_narrow: bool,
+    /// Its collation calls other values equal than the table's own column does: what it says of partitions is of no use.
+    pub(crate) equals_otherwise: bool,
 }
 
 /// The columns of a table's side table that have another type than they should.
@@ -25,8 +27,15 @@ pub(crate) fn differences(connection: &mut dyn Connection, lineage: &Lineage<'_>
         wanted: text(row, 1),
         found: text(row, 2),
         is_narrow: row.get(3) == Some(&Value::Bool(true)),
+        equals_otherwise: row.get(4) == Some(&Value::Bool(true)),
     };
     Ok(rows.iter().map(difference).collect())
+}
+
+/// The first column of a table's side table whose collation calls other values equal than the table's own column does. Until `track` makes
+/// the side table anew, the table comes whole at each sync.
+pub(crate) fn unequal(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Option<Difference>, Error> {
+    Ok(differences(connection, lineage)?.into_iter().find(|difference| difference.equals_otherwise))
 }
 
 /// Whether the side table has the columns that this build gives it.

@@ -110,7 +110,10 @@ impl PostgresConnection {
             self.limits_form = Some(form);
             self.snapshot()?.limits = Some(limits);
         }
-        Ok(self.snapshot()?.limits.as_ref().map(|limits| limits.gaps_since(watermark)).unwrap_or_default())
+        let limits = self.snapshot()?.limits.as_ref();
+        let mut gaps = limits.map(|limits| limits.gaps_since(watermark)).unwrap_or_default();
+        gaps.tables.extend_from_slice(&self.state.unfollowed);
+        Ok(gaps)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a tracked table is, beyond its name and the text of its triggers.
 //!
 //! PostgreSQL fires no trigger when a table is put back from a dump, when two tables or columns exchange their names, when a column is
-//! converted, when a label of an enum is renamed, or when triggers are switched off and on. Rows then are others than remotes hold, and no
+//! converted, when a label of an enum is renamed or an attribute of a composite type dropped, or when triggers are switched off and on. Rows then are others than remotes hold, and no
 //! side table tells. So `headwater.table_identity` keeps what the catalogue says of each tracked table, and each download compares:
 //!
 //! ```text
@@ -60,6 +60,12 @@ pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
             "WITH RECURSIVE {root}, tree(id, h) AS (SELECT id, 0::int8 FROM root WHERE relhassubclass UNION \
              SELECT i.inhrelid, hashint8extended((i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8) \
              FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id), \
+             field AS MATERIALIZED (SELECT a.h, a.atttypid AS kind FROM root r CROSS JOIN LATERAL (\
+             SELECT hashint8extended((a.attrelid::int8 << 16) | a.attnum, a.xmin::text::int8 + CASE WHEN a.attgenerated <> '' THEN \
+             (SELECT d.xmin::text::int8 << 32 FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) \
+             ELSE 0 END) AS h, a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.id AND a.attnum > 0 OFFSET 0) a), \
+             kind(id) AS (SELECT f.kind FROM field f WHERE f.kind >= {FIRST_OWN_TYPE} UNION \
+             SELECT x.id FROM kind k CROSS JOIN LATERAL ({INSIDE_SQL}) x(id) WHERE x.id >= {FIRST_OWN_TYPE}), \
              called AS MATERIALIZED (SELECT g.oid, g.xmin, g.tgfoid FROM pg_catalog.pg_trigger g WHERE g.tgname LIKE '%headwater%') \
              SELECT count(*) || ':' || coalesce(bit_xor(x.h), 0), {NAMED} FROM (\
              SELECT hashint8extended(c.name, (c.relfilenode::int8 << 9) | (ascii(c.relpersistence::text) << 1) | c.is_picked::int) \
@@ -68,15 +74,16 @@ pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
              UNION ALL SELECT c.h FROM tree t CROSS JOIN LATERAL (\
              SELECT hashint8extended(c.oid::int8, (c.relfilenode::int8 << 8) | ascii(c.relpersistence::text)) AS h \
              FROM pg_catalog.pg_class c WHERE c.oid = t.id OFFSET 0) c \
-             UNION ALL SELECT a.h FROM root r CROSS JOIN LATERAL (\
-             SELECT hashint8extended((a.attrelid::int8 << 16) | a.attnum, a.xmin::text::int8 + CASE WHEN a.attgenerated <> '' THEN \
-             (SELECT d.xmin::text::int8 << 32 FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) \
-             ELSE 0 END) AS h FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.id AND a.attnum > 0 OFFSET 0) a \
+             UNION ALL SELECT h FROM field \
+             UNION ALL SELECT a.h FROM kind k CROSS JOIN LATERAL (\
+             SELECT hashint8extended((a.attrelid::int8 << 16) | a.attnum, a.xmin::text::int8) AS h FROM pg_catalog.pg_type t \
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 WHERE t.oid = k.id OFFSET 0) a \
              UNION ALL SELECT hashint8extended(g.oid::int8, g.xmin::text::int8) FROM called g \
              UNION ALL SELECT hashint8extended(p.oid::int8, p.xmin::text::int8) FROM pg_catalog.pg_proc p \
              WHERE p.oid = ANY (ARRAY(SELECT tgfoid FROM called)) \
              UNION ALL SELECT hashint8extended(e.oid::int8, e.xmin::text::int8) FROM pg_catalog.pg_enum e \
-             UNION ALL SELECT hashint8extended(y.oid::int8, y.xmin::text::int8) FROM pg_catalog.pg_policy y) x(h)"
+             UNION ALL SELECT hashint8extended(y.oid::int8, y.xmin::text::int8 + ({IS_MEMBER_SQL})::int::int8 * (1::int8 << 33)) \
+             FROM pg_catalog.pg_policy y) x(h)"
         )
     })
 }
@@ -90,6 +97,20 @@ pub(super) fn named_sql(plan: &Plan) -> Option<String> {
 const NAMED: &str = "(SELECT coalesce(bit_xor(y.h), 0)::text FROM (SELECT name FROM root UNION ALL SELECT g.h FROM root CROSS JOIN LATERAL (\
      SELECT hashint8extended(g.oid::int8, ascii(g.tgenabled::text)) AS h FROM pg_catalog.pg_trigger g \
      WHERE g.tgrelid = root.id AND g.tgname LIKE '%headwater%' OFFSET 0) g) y(h))";
+
+/// Whether a policy `y` names a role with whose rights the server's role acts, and so applies to it. One for everybody names none.
+const IS_MEMBER_SQL: &str =
+    "y.polroles <> '{0}' AND EXISTS (SELECT FROM unnest(y.polroles) AS o(id) WHERE pg_has_role(o.id, 'USAGE'))";
+
+/// Types that are not PostgreSQL's own have numbers from here on.
+const FIRST_OWN_TYPE: u32 = 16_384;
+
+/// The types of which the type `k.id` consists: a domain's, an array's, a range's, those of the attributes of a composite type.
+const INSIDE_SQL: &str = "SELECT x.id FROM pg_catalog.pg_type t CROSS JOIN LATERAL (\
+     SELECT t.typbasetype UNION ALL SELECT t.typelem \
+     UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped \
+     UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid) AS x(id) \
+     WHERE t.oid = k.id AND x.id <> 0 OFFSET 0";
 
 /// The tables of a model by their names, as `root`.
 fn roots(plan: &Plan) -> Option<String> {
@@ -124,8 +145,7 @@ fn states_sql(tables: &[&Kin<'_>]) -> String {
          field AS (SELECT r.name, r.id, a.attname, a.attnum, a.atttypid, a.xmin, a.attgenerated FROM root r \
          JOIN pg_catalog.pg_attribute a ON a.attrelid = r.id AND a.attnum > 0 AND NOT a.attisdropped), \
          kind(name, attname, id) AS (SELECT name, attname, atttypid FROM field UNION \
-         SELECT k.name, k.attname, x.id FROM kind k JOIN pg_catalog.pg_type t ON t.oid = k.id \
-         CROSS JOIN LATERAL (VALUES (t.typbasetype), (t.typelem)) AS x(id) WHERE x.id <> 0), \
+         SELECT k.name, k.attname, x.id FROM kind k CROSS JOIN LATERAL ({INSIDE_SQL}) AS x(id)), \
          called AS (SELECT t.name, g.tgrelid, g.tgname, g.oid, g.xmin, g.tgfoid FROM tree t JOIN root r ON r.name = t.name \
          JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.id AND g.tgname LIKE '%headwater%' \
          JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid AND p.proname = r.function) \
@@ -137,13 +157,18 @@ fn states_sql(tables: &[&Kin<'_>]) -> String {
          UNION ALL SELECT name, 'column ' || attname, concat_ws(' ', attnum, atttypid) FROM field \
          UNION ALL SELECT name, 'touched ' || attname, concat_ws(' ', f.xmin, d.xmin) FROM field f \
          LEFT JOIN pg_catalog.pg_attrdef d ON f.attgenerated <> '' AND d.adrelid = f.id AND d.adnum = f.attnum \
+         UNION ALL SELECT k.name, concat('composite ', t.oid, ' ', k.attname), \
+         coalesce(string_agg(concat(a.attnum, ':', a.atttypid), ' ' ORDER BY a.attnum), '') \
+         FROM kind k JOIN pg_catalog.pg_type t ON t.oid = k.id AND t.typrelid <> 0 \
+         LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped \
+         GROUP BY k.name, k.attname, t.oid \
          UNION ALL SELECT k.name, concat('label ', e.oid, ' ', k.attname), e.enumlabel::text FROM kind k \
          JOIN pg_catalog.pg_enum e ON e.enumtypid = k.id \
          UNION ALL SELECT name, concat('trigger ', tgrelid, ' ', tgname), concat(oid, ':', xmin) FROM called \
          UNION ALL SELECT DISTINCT t.name, 'function', concat(p.oid, ':', p.xmin) FROM called t \
          JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid \
          UNION ALL SELECT r.name, 'security ' || current_user, concat_ws(' ', row_security_active(r.id), \
-         (SELECT string_agg(concat(y.oid, ':', y.xmin), ',' ORDER BY y.oid) FROM pg_catalog.pg_policy y \
+         (SELECT string_agg(concat(y.oid, ':', y.xmin, CASE WHEN {IS_MEMBER_SQL} THEN ':member' END), ',' ORDER BY y.oid) FROM pg_catalog.pg_policy y \
          WHERE y.polrelid = r.id AND row_security_active(r.id))) FROM root r",
         model.join(", ")
     )

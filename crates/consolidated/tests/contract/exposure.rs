@@ -98,6 +98,82 @@ pub(crate) fn a_policy_that_reads_grants_holds_at_each_sync(database: &Database)
     assert_eq!((named.severity, named.table.as_deref()), (Severity::Warning, Some("orders")));
 }
 
+/// A policy may be for a role: it applies as long as the server's role is a member of that one.
+pub(crate) fn a_policy_for_a_role_comes_and_goes_with_the_membership(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'north', 'anna'), (2, 'north', 'ben'), (3, 'north', 'all')");
+    let role = Role::new(database);
+    let (mut connection, mut ben) = (role.connect(), Replica::new("ben"));
+    let (server, group) = (&role.name, format!("group_{}", role.name));
+    let own = "note = current_setting('headwater.user', true)";
+    for (change, notes) in [
+        (
+            format!(
+                "CREATE ROLE {group}; CREATE ROLE {group}_2; GRANT {group}_2 TO {group}; ALTER TABLE orders ENABLE ROW LEVEL SECURITY; \
+                 CREATE POLICY own ON orders USING ({own}); CREATE POLICY anna ON orders TO {group}_2 USING (note = 'anna'); \
+                 CREATE POLICY less ON orders AS RESTRICTIVE TO {group}_2 USING (note <> 'ben')"
+            ),
+            &["ben"][..],
+        ),
+        (format!("GRANT {group} TO {server}"), &["anna"]),
+        (format!("REVOKE {group}_2 FROM {group}"), &["ben"]),
+        (format!("GRANT {group}_2 TO {server}"), &["anna"]),
+        (format!("REVOKE {group} FROM {server}"), &["anna"]),
+        (format!("REVOKE {group}_2 FROM {server}"), &["ben"]),
+        (format!("DROP POLICY anna ON orders; DROP POLICY less ON orders; DROP ROLE {group}, {group}_2"), &["ben"]),
+    ] {
+        database.application(&change);
+        let (rows, _) = role.sync(&mut *connection, &mut ben, &plan);
+        let found: Vec<_> = rows.iter().map(|row| row[2].clone()).collect();
+        assert_eq!(found, notes.iter().map(|note| text(note)).collect::<Vec<_>>(), "{change}");
+        assert_eq!(role.sync(&mut *connection, &mut ben, &plan).1, 0, "{change}: nothing comes twice");
+    }
+}
+
+/// A setting of the role or the database may change without a write; those of who syncs are the server's own.
+pub(crate) fn a_policy_that_reads_a_setting_holds_at_each_sync(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'north', 'red'), (2, 'north', 'blue'), (3, 'north', 'ben')");
+    let role = Role::new(database);
+    let set = |tenant: &str| {
+        database.application(&format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET app.tenant = {tenant}', current_database()); END $$"
+        ));
+    };
+    let named = || {
+        let findings = check(&mut *role.connect(), &plan).expect("checked");
+        findings.iter().any(|finding| finding.code == "policy_reads_more")
+    };
+    let user = "note = current_setting('headwater.user', true)";
+    set("red");
+    database.application(&format!(
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON orders USING ({user} \
+         AND current_setting('headwater.remote_id') <> 'current_setting(''app.tenant'')')"
+    ));
+    assert!(!named());
+    let mut ben = Replica::new("ben");
+    assert_eq!(role.sync(&mut *role.connect(), &mut ben, &plan).0, [order(3, "north", "ben")]);
+    assert_eq!(role.sync(&mut *role.connect(), &mut ben, &plan).1, 0);
+    for (place, policy) in [
+        format!("note = current_setting('app.tenant', true) OR {user}"),
+        format!("note = current_setting('app.' || 'tenant') OR {user}"),
+        format!(
+            "note = (SELECT current_setting('app.tenant')) OR {user} OR note = 'current_setting(''headwater.user'''"
+        ),
+    ]
+    .iter()
+    .enumerate()
+    {
+        database.application(&format!("ALTER POLICY own ON orders USING ({policy})"));
+        assert!(named(), "{policy}");
+        for (tenant, id) in [("red", 1), ("blue", 2)] {
+            set(tenant);
+            let rows = role.sync(&mut *role.connect(), &mut ben, &plan).0;
+            assert_eq!(rows, [order(id, "north", tenant), order(3, "north", "ben")], "{place}");
+        }
+    }
+}
+
 /// A crash empties an unlogged table without a trace.
 pub(crate) fn an_unlogged_table_is_refused(database: &Database) {
     let plan = database.standard();

@@ -34,6 +34,7 @@ mod next_version;
 mod orders;
 mod packing;
 mod partitions;
+mod parts;
 mod passing;
 mod plain;
 mod purge;
@@ -384,6 +385,7 @@ contract_of! {
     widened::what_does_not_fit_comes_afresh,
     widened::a_table_altered_beneath_its_tracking_stops_nobody,
     widened::circumstances_still_end_the_statement,
+    widened::a_collation_of_another_equality_is_noticed,
     ddl::an_open_alteration_loses_no_changes,
     ddl::an_open_alteration_loses_no_row_of_a_new_remote,
     ddl::an_alteration_behind_the_snapshot_loses_no_changes,
@@ -403,5 +405,8 @@ contract_of! {
     table_identity::tracking_again_hides_nothing,
     exposure::policies_that_change_bring_a_table_afresh,
     exposure::a_policy_that_reads_grants_holds_at_each_sync,
+    exposure::a_policy_for_a_role_comes_and_goes_with_the_membership,
+    exposure::a_policy_that_reads_a_setting_holds_at_each_sync,
     exposure::an_unlogged_table_is_refused,
+    parts::a_part_out_of_reach_brings_its_table_whole,
 }

@@ -20,6 +20,12 @@ const TABLES: &str = "
         g bigint GENERATED ALWAYS AS (id * 2) STORED
     );
     CREATE TABLE other (id bigint PRIMARY KEY, area text, note text);
+    CREATE TYPE comp AS (a int, b text);
+    CREATE TYPE inner_comp AS (a int, b mood);
+    CREATE DOMAIN comps AS inner_comp[];
+    CREATE TABLE kind (a int, b text);
+    CREATE TABLE shape (id bigint PRIMARY KEY, c comp, d comps, r kind);
+    INSERT INTO shape VALUES (1, (1, 'x'), ARRAY[(1, 'wild')::inner_comp], (1, 'x'));
     CREATE TABLE doc (id bigint PRIMARY KEY, area text);
     CREATE TABLE page (id bigint PRIMARY KEY, doc bigint REFERENCES doc, note text);
     CREATE TABLE log (id bigint PRIMARY KEY, n int) PARTITION BY RANGE (id);
@@ -53,6 +59,10 @@ const MODEL: &str = r#"
     key = ["id"]
     partition = "area"
     columns = { id = "int not null", area = "text", note = "text" }
+
+    [tables.shape]
+    key = ["id"]
+    columns = { id = "int not null", c = "text", d = "text", r = "text" }
 
     [tables.doc]
     key = ["id"]
@@ -137,6 +147,11 @@ const EVENTS: &[(&str, &str, &[&str])] = &[
         &[],
     ),
     ("heir", "CREATE TABLE oldest (PRIMARY KEY (id)) INHERITS (old); INSERT INTO oldest VALUES (3, 'a')", &[]),
+    ("attribute renamed", "ALTER TYPE comp RENAME ATTRIBUTE a TO q; ALTER TABLE kind RENAME COLUMN a TO q", &[]),
+    ("attribute dropped", "ALTER TYPE comp DROP ATTRIBUTE b", &["shape"]),
+    ("attribute added", "ALTER TYPE comp ADD ATTRIBUTE z int", &["shape"]),
+    ("attribute inside an array of a domain", "ALTER TYPE inner_comp ADD ATTRIBUTE z int", &["shape"]),
+    ("column of a row type dropped", "ALTER TABLE kind DROP COLUMN b", &["shape"]),
     ("converted", "ALTER TABLE item ALTER COLUMN a TYPE int USING a * 10", &["item"]),
     ("widened", "ALTER TABLE item ALTER COLUMN a TYPE bigint USING a + 1", &["item"]),
     ("another type of the same bytes", "ALTER TABLE item ALTER COLUMN v TYPE text", &["item"]),
@@ -146,11 +161,11 @@ const EVENTS: &[(&str, &str, &[&str])] = &[
         &["item"],
     ),
     ("dropped and added", "ALTER TABLE item DROP COLUMN c; ALTER TABLE item ADD COLUMN c int DEFAULT 7", &["item"]),
-    ("label", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", &["item"]),
+    ("label", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", &["item", "shape"]),
     (
         "labels exchanged",
         "ALTER TYPE mood RENAME VALUE 'glad' TO 'x'; ALTER TYPE mood RENAME VALUE 'wild' TO 'glad'; ALTER TYPE mood RENAME VALUE 'x' TO 'wild'",
-        &["item"],
+        &["item", "shape"],
     ),
     ("enum to text", "ALTER TABLE item ALTER COLUMN m TYPE text USING upper(m::text)", &["item"]),
     (
@@ -486,7 +501,7 @@ pub(crate) fn tracking_again_hides_nothing(database: &Database) {
     database.application("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'");
     track::track(&mut *database.connect(), &plan).expect("tracked");
     let synced = sync(&mut ben, database, &mut connection, &plan);
-    assert_eq!(whole(&plan, &synced), ["item"]);
+    assert_eq!(whole(&plan, &synced), ["item", "shape"]);
     ben.assert_equals_fresh(database, &plan);
     let kin = Kin::new(&plan.model, &find(&plan, "item").table);
     assert_eq!(track::state(&mut *database.connect(), &kin).expect("a state"), Tracking::Complete);

@@ -72,6 +72,14 @@ impl<'d> Altered<'d> {
         }
     }
 
+    /// Both remotes end as new ones do; what has come before may come again.
+    fn arrives_whole(&mut self) {
+        for remote in [&mut self.anna, &mut self.ben] {
+            remote.sync(self.database, &self.plan);
+            remote.assert_equals_fresh(self.database, &self.plan);
+        }
+    }
+
     fn track(&self) -> Vec<String> {
         track::track(&mut *self.database.connect(), &self.plan).expect("tracked")
     }
@@ -282,6 +290,46 @@ pub(crate) fn a_table_altered_beneath_its_tracking_stops_nobody(database: &Datab
     altered.track();
     anna.sync(database, &altered.plan);
     anna.assert_equals_fresh(database, &altered.plan);
+}
+
+/// Columns whose collation comes to ignore case, or ceases to: rows are in other partitions than their side tables say.
+pub(crate) fn a_collation_of_another_equality_is_noticed(database: &Database) {
+    let mut altered = Altered::new(database);
+    database.application(
+        "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
+         INSERT INTO item VALUES (10, 'x', 'S', 'upper'), (11, 'y', 's', 'lower'); INSERT INTO part VALUES (10, 10, 'x', 'below'); \
+         UPDATE item SET area = 'N' WHERE id = 10; UPDATE item SET area = 'S' WHERE id = 10",
+    );
+    altered.arrives(&[]);
+    let incarnation = altered.incarnation();
+    let noted = |number: i64| {
+        format!(
+            "INSERT INTO item VALUES ({number}, 'x', 'S', 'new'); INSERT INTO part VALUES ({number}, {number}, 'x', 'below'); \
+             UPDATE item SET area = 's', note = 'lower' WHERE id = 10"
+        )
+    };
+    for (place, collation) in (50..).step_by(10).zip(["ci", "\"default\""]) {
+        database.application(&format!("ALTER TABLE item ALTER COLUMN area TYPE text COLLATE {collation}"));
+        for number in [place, place + 1] {
+            database.application(&noted(number));
+            altered.arrives_whole();
+        }
+        let named = altered.findings("side_table_narrow");
+        assert!(
+            named.contains("partition_area of its side table") && named.contains("comes whole at each sync"),
+            "{named}"
+        );
+        altered.arrives_whole();
+        altered.track();
+        assert_eq!(altered.track(), Vec::<String>::new());
+        assert_eq!(altered.findings("not_tracked") + &altered.findings("side_table_narrow"), "");
+        altered.arrives(&[]);
+        altered.arrives(&[&noted(place + 2), "DELETE FROM part WHERE no < 20; DELETE FROM item WHERE id < 20"]);
+        database.application(
+            "INSERT INTO item VALUES (10, 'x', 'S', 'upper'); INSERT INTO part VALUES (10, 10, 'x', 'below')",
+        );
+    }
+    assert_eq!(altered.incarnation(), incarnation);
 }
 
 /// Errors of circumstance are the application's to handle.

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
+use headwater_consolidated::check::{self, Finding};
 use headwater_consolidated::{Connection, Error, Plan, track as tracking};
 
 use crate::Done;
 use crate::cli::Global;
+use crate::commands::check::{each_once, place};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::output::{Output, counted};
@@ -48,7 +50,19 @@ pub fn track(args: &TrackArgs, global: &Global, output: &Output) -> Done {
     let plans = config.plans()?;
     let statements = for_each(&config, &plans, if args.dry_run { tracking::plan_tracking } else { tracking::track })?;
     let done = format!("tracked: {}", counted(tables(&plans), "table"));
-    tell(args.dry_run, output, &statements, "every table is tracked already", &done)
+    let missing = parts_out_of_reach(&config, &plans)?;
+    let nothing = if missing.is_empty() { "every table is tracked already" } else { "nothing was to be done" };
+    tell(args.dry_run, output, &statements, nothing, &done)?;
+    let Some(first) = missing.first() else { return Ok(Exit::Done) };
+    let what = missing.iter().map(|finding| format!("{}{}", place(finding), finding.message)).collect::<Vec<_>>();
+    Err(anyhow::Error::new(Error::Setup { what: what.join("; "), mend: first.mend.clone() }))
+}
+
+/// Parts of tables on which this role could not make triggers.
+fn parts_out_of_reach(config: &Config, plans: &[Plan]) -> anyhow::Result<Vec<Finding>> {
+    let mut connection = config.database.connect()?;
+    let found = each_once(&mut *connection, plans, check::parts_out_of_reach)?;
+    Ok(found.into_iter().map(|(_, finding)| finding).collect())
 }
 
 /// Removes it.

@@ -5,14 +5,15 @@
 //! | `table` | its number | afresh: another table has its name |
 //! | `column NAME` | place or type, or it is gone | afresh, if the model has the column |
 //! | `touched NAME` | the column's `xmin` | afresh, if a file of the table changed too: its values were converted |
+//! | `composite TYPE NAME` | the attributes of a composite type of which the column's values consist | afresh: each value reads otherwise |
 //! | `label NUMBER NAME` | the label of an enum's value | afresh |
 //! | `trigger TABLE NAME`, `function` | their `xmin`, or one is gone | afresh: they may have been off |
 //! | `part TABLE` | the `xmin` of its link | afresh: it was away |
 //! | `persistence TABLE` | | afresh: a crash empties an unlogged table |
-//! | `security ROLE` | row security | afresh: other rows are visible |
+//! | `security ROLE` | row security, its policies, and those for a role that the server's role is a member of | afresh: other rows are visible |
 //! | `file TABLE` | | harmless alone: VACUUM FULL; TRUNCATE is noted by its trigger |
 //!
-//! What is new (a column, a part, a label) is harmless: parts are adopted, and nobody holds the rest.
+//! What is new (a column, a part, a label, a type) is harmless: parts are adopted, and nobody holds the rest.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +50,7 @@ pub(super) fn judge(before: &State, now: State, columns: &[&str]) -> (Option<Str
 fn column_of(name: &str) -> (&str, Option<&str>) {
     match name.split_once(' ') {
         Some((kind @ ("column" | "touched"), column)) => (kind, Some(column)),
-        Some(("label", rest)) => ("label", rest.split_once(' ').map(|(_, column)| column)),
+        Some((kind @ ("label" | "composite"), rest)) => (kind, rest.split_once(' ').map(|(_, column)| column)),
         Some((kind, _)) => (kind, None),
         None => (name, None),
     }
@@ -68,6 +69,7 @@ fn cause((name, before): (&String, &String), now: &State, columns: &[&str], is_r
         "table" => Some("another table has its name now".to_owned()),
         "column" if !is_gone => Some(format!("column {} was exchanged, dropped or given another type", of(column))),
         "touched" if value.is_some() && is_rewritten => Some(format!("column {} was rewritten", of(column))),
+        "composite" if !is_gone => Some(format!("a composite type of column {} was altered", of(column))),
         "label" if !is_gone => Some(format!("a value of the enum of column {} was renamed", of(column))),
         "trigger" if is_there(name, now) => {
             Some("triggers of change tracking were switched off or made again".to_owned())
@@ -100,6 +102,7 @@ mod tests {
         ("column b c", "2 500"),
         ("touched b c", "7"),
         ("label 501 b c", "red"),
+        ("composite 600 b c", "1:23 2:25"),
         ("column other", "3 20"),
         ("touched other", "7"),
         ("trigger 100 headwater_insert", "200:7"),
@@ -137,6 +140,9 @@ mod tests {
             &[("column b c", "1 20"), ("column a", "2 500")],
             &[("touched a", "9"), ("file 101", "109")],
             &[("label 501 b c", "green")],
+            &[("composite 600 b c", "1:23")],
+            &[("composite 600 b c", "1:23 2:25 3:25")],
+            &[("composite 600 b c", "")],
             &[("trigger 100 headwater_insert", "200:9")],
             &[("trigger 101 headwater_insert_of_t", "")],
             &[("function", "300:9")],
@@ -153,6 +159,7 @@ mod tests {
             &[("touched a", "9")],
             &[("column new", "4 20"), ("touched new", "9"), ("file 100", "109")],
             &[("label 502 b c", "blue")],
+            &[("composite 601 b c", "1:23")],
             &[("column other", ""), ("touched other", "")],
             &[("file 101", ""), ("part 101", ""), ("trigger 101 headwater_insert_of_t", "")],
             &[("file 102", "102"), ("part 102", "100:9"), ("trigger 102 headwater_insert_of_t", "202:9")],

@@ -180,6 +180,23 @@ pub fn list(tables: &[(String, Lineage<'_>)]) -> String {
     )
 }
 
+/// The parts of these tables that have no triggers yet, and on which this role can't make them: table name, part, schema, name, whether a
+/// partition, this role, what it lacks (`part`, `schema` or `table`), and whose the part is to be, or whose the table is.
+pub fn out_of_reach(tables: &[(String, Lineage<'_>)]) -> String {
+    format!(
+        "{} SELECT f.table_name, c.oid::int8, n.nspname::text, c.relname::text, c.relispartition, quote_ident(current_user), l.lack, \
+         quote_ident(CASE WHEN l.lack = 'table' OR pg_has_role(a.relowner, 'USAGE') THEN pg_get_userbyid(a.relowner) ELSE current_user END) \
+         FROM found f JOIN root r ON r.table_name = f.table_name JOIN pg_catalog.pg_class a ON a.oid = r.id \
+         JOIN pg_catalog.pg_class c ON c.oid = f.id JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         CROSS JOIN LATERAL (SELECT CASE WHEN NOT pg_has_role(c.relowner, 'USAGE') THEN 'part' \
+         WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'schema' \
+         WHEN NOT c.relispartition AND NOT pg_has_role(a.relowner, 'USAGE') THEN 'table' END) AS l(lack) \
+         WHERE l.lack IS NOT NULL AND NOT EXISTS (SELECT FROM headwater.part p \
+         WHERE p.table_name = f.table_name AND p.part = f.id AND p.state IN ('armed', 'tracked')) ORDER BY 1, 3, 4",
+        tree(tables)
+    )
+}
+
 /// Only a partition's keys can't repeat.
 fn distinct(part: &Part) -> &'static str {
     if part.is_partition { "" } else { "DISTINCT " }

@@ -29,7 +29,7 @@ fn collation(oid: &str) -> String {
 }
 
 /// A query of the side table's columns that are not what their table's columns call for: name, the type that it should have, the type that
-/// it has, and whether the two are of one kind. No rows where there is no side table.
+/// it has, whether the two are of one kind, and whether their collations call different values equal. No rows where there is no side table.
 pub fn differences(lineage: &Lineage<'_>) -> String {
     let own = lineage.table().key.len();
     let columns: Vec<String> = pairs(lineage)
@@ -43,8 +43,10 @@ pub fn differences(lineage: &Lineage<'_>) -> String {
         })
         .collect();
     format!(
-        "SELECT c.name, c.wanted, c.found, c.kind || c.place = c.wanted FROM (\
-         SELECT w.side AS name, {} || {} AS wanted, pg_catalog.format_type(s.atttypid, s.atttypmod) || {} AS found, {} AS kind, {} AS place \
+        "SELECT c.name, c.wanted, c.found, c.kind || c.place = c.wanted, c.equals_otherwise FROM (\
+         SELECT w.side AS name, {} || {} AS wanted, pg_catalog.format_type(s.atttypid, s.atttypmod) || {} AS found, {} AS kind, {} AS place, \
+         s.attcollation <> b.attcollation AND EXISTS (SELECT FROM pg_catalog.pg_collation l \
+         WHERE l.oid IN (s.attcollation, b.attcollation) AND NOT l.collisdeterministic) AS equals_otherwise \
          FROM (VALUES {}) AS w(side, base, name) \
          JOIN pg_catalog.pg_attribute b ON b.attrelid = to_regclass(w.base) AND b.attname = w.name AND NOT b.attisdropped \
          JOIN pg_catalog.pg_attribute s ON s.attrelid = to_regclass({}) AND s.attname = w.side AND NOT s.attisdropped) AS c \

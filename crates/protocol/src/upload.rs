@@ -71,7 +71,7 @@ pub enum Verdict {
     Apply,
     /// It was applied already and the receipt got lost on its way: give the stored receipt again.
     Replay,
-    /// Another file has used this number: the one that offers it is a copy or an old backup. It needs a new remote ID, under which
+    /// Another file has used this number: the one that offers it, or the database, is a copy or an old backup. It needs a new remote ID, under which
     /// it goes on with its pending changes.
     Copy,
     /// The database lacks uploads whose receipts the remote has: it was restored, or lost what it had acknowledged. A new

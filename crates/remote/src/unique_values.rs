@@ -16,12 +16,11 @@ use crate::rows::{Placed, Rows};
 pub(crate) fn free(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<Option<Placed>, Error> {
     let Some(places) = places(table) else { return Ok(None) };
     let is_nullable = places.iter().any(|place| table.table.columns[*place].nullable);
-    let (placed, count) = run(rows, table, &places, false, key)?;
-    let (placed, count) = match placed {
-        Placed::Refused(_) if is_nullable => run(rows, table, &places, true, key)?,
-        placed => (placed, count),
+    let (freed, count) = match run(rows, table, &places, false, key)? {
+        (Placed::Refused(_), _) if is_nullable => run(rows, table, &places, true, key)?,
+        ran => ran,
     };
-    Ok(Some(placed).filter(|placed| *placed != Placed::Done || count > 0))
+    Ok(Some(freed).filter(|freed| *freed != Placed::Done || count > 0))
 }
 
 fn run(

@@ -123,7 +123,7 @@ pub(crate) fn collect(
             match op {
                 RowOp::Upsert => downloaded.upserts.push(read_row(rows.row(), &table.types, 1 << 30, None)?),
                 RowOp::Delete | RowOp::Leave => {
-                    downloaded.deletes.push(read_row(rows.row(), &table.key_types, 1 << 30, None)?)
+                    downloaded.deletes.push(read_row(rows.row(), &table.key_types, 1 << 30, None)?);
                 }
             }
         }

@@ -28,7 +28,7 @@ pub struct Summary {
     pub downloads: u32,
     /// Bytes of answers received.
     pub bytes_in: u64,
-    /// Whether the remote got a new remote ID, its file being a copy or an old backup.
+    /// Whether the remote got a new remote ID, its file or the database being a copy or an old backup.
     pub new_remote_id: bool,
     /// Whether a new incarnation made the remote start afresh.
     pub restarted: bool,

@@ -235,7 +235,7 @@ error_codes! {
     RemoteBusy = 8, "remote_busy", Circumstance, true;
     /// The secret is not that of the remote ID.
     WrongSecret = 9, "wrong_secret", Remote, false;
-    /// The upload's number is taken by another upload: this file is a copy or an old backup, and needs a new remote ID.
+    /// The upload's number is taken by another upload: this file or the database is a copy or an old backup. The file needs a new remote ID.
     Copy = 10, "copy", Remote, false;
     /// The database lacks uploads that the remote had acknowledged: a new incarnation has begun.
     Behind = 11, "behind", Server, true;

@@ -265,16 +265,16 @@ fn take(rows: &Rows<'_>, table: &TablePlan, payload: &[u8]) -> Result<Taken, Err
     let (mut taken, mut scratch) = (Taken { rows: 0, has_deletions: false }, Scratch::default());
     let mut reader = RowsReader::new(payload);
     while let Some(op) = reader.next_op()? {
-        if op != RowOp::Upsert {
+        if op == RowOp::Upsert {
+            bind(table, &mut insert, reader.row(), &mut scratch)?;
+            insert.raw_execute().while_doing(DOING)?;
+            taken.rows += 1;
+        } else {
             let key = read_row(reader.row(), &table.key_types, usize::MAX, None)?;
             let key = from_wire(&key);
             rows.execute(&gone, &key)?;
             rows.execute(&note, &key)?;
             taken.has_deletions = true;
-        } else {
-            bind(table, &mut insert, reader.row(), &mut scratch)?;
-            insert.raw_execute().while_doing(DOING)?;
-            taken.rows += 1;
         }
     }
     Ok(taken)

@@ -312,14 +312,6 @@ fn times(times: &Times) -> Value {
 mod tests {
     use super::*;
 
-    /// Two databases that were exchanged and put back: neither is a copy or a backup.
-    #[test]
-    fn a_new_remote_id_is_put_down_to_whatever_may_be_the_cause() {
-        assert!(
-            ["copy", "backup", "exchanged", "this file", "database"].iter().all(|word| NEW_REMOTE_ID.contains(word))
-        );
-    }
-
     #[test]
     fn a_server_that_fails_at_an_upload_has_nobody_drop_good_changes() {
         let why = Some("table \"item\" does not fit".to_owned());

@@ -148,7 +148,7 @@ impl Session {
         self.phase = if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
     }
 
-    /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken. `is_applied`: its upload was,
+    /// This file or the database is a copy or an old backup: the file goes on under a new remote ID. Once; a new ID can't be taken. `is_applied`: its upload was,
     /// before it was copied or by the other file.
     pub(super) fn on_copy(&mut self, error: ServerError, is_applied: bool) {
         if self.summary.new_remote_id {

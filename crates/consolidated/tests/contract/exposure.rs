@@ -40,6 +40,14 @@ impl Role<'_> {
         assert_eq!(remote.table(plan, "orders"), fresh.table(plan, "orders"));
         (remote.table(plan, "orders"), synced.count())
     }
+
+    /// A sync leaves the orders with these notes, and the next one brings nothing.
+    fn sees(&self, connection: &mut dyn Connection, remote: &mut Replica, plan: &Plan, notes: &[&str], after: &str) {
+        let (rows, _) = self.sync(connection, remote, plan);
+        let found: Vec<_> = rows.iter().map(|row| row[2].clone()).collect();
+        assert_eq!(found, notes.iter().map(|note| text(note)).collect::<Vec<_>>(), "{after}");
+        assert_eq!(self.sync(connection, remote, plan).1, 0, "{after}: nothing comes twice");
+    }
 }
 
 impl Drop for Role<'_> {
@@ -68,10 +76,7 @@ pub(crate) fn policies_that_change_bring_a_table_afresh(database: &Database) {
         ("ALTER TABLE orders ENABLE ROW LEVEL SECURITY".to_owned(), &["ben", "all"]),
     ] {
         database.application(&change);
-        let (rows, _) = role.sync(&mut *connection, &mut ben, &plan);
-        let found: Vec<_> = rows.iter().map(|row| row[2].clone()).collect();
-        assert_eq!(found, notes.iter().map(|note| text(note)).collect::<Vec<_>>(), "{change}");
-        assert_eq!(role.sync(&mut *connection, &mut ben, &plan).1, 0, "{change}: nothing comes twice");
+        role.sees(&mut *connection, &mut ben, &plan, notes, &change);
     }
 }
 
@@ -123,10 +128,7 @@ pub(crate) fn a_policy_for_a_role_comes_and_goes_with_the_membership(database: &
         (format!("DROP POLICY anna ON orders; DROP POLICY less ON orders; DROP ROLE {group}, {group}_2"), &["ben"]),
     ] {
         database.application(&change);
-        let (rows, _) = role.sync(&mut *connection, &mut ben, &plan);
-        let found: Vec<_> = rows.iter().map(|row| row[2].clone()).collect();
-        assert_eq!(found, notes.iter().map(|note| text(note)).collect::<Vec<_>>(), "{change}");
-        assert_eq!(role.sync(&mut *connection, &mut ben, &plan).1, 0, "{change}: nothing comes twice");
+        role.sees(&mut *connection, &mut ben, &plan, notes, &change);
     }
 }
 

@@ -312,8 +312,8 @@ impl Apply<'_> {
         self.keep_displaced(table, &key, &table.row_bytes(&last), is_here)
     }
 
-    /// Takes a row out of the way of others by its unique values. Whether it is still here: where the application has triggers, it stays, or
-    /// they would take it for deleted.
+    /// Takes a row out of the way of others by its unique values, and says whether it is still in its table. It stays there if the application
+    /// has triggers, which would take it for deleted.
     fn make_way(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
         if self.rows.fires_own_triggers(table)? && unique_values::free(&self.rows, table, key)? == Some(Placed::Done) {
             if table.is_tracked() {

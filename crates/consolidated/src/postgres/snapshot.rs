@@ -7,12 +7,13 @@ use crate::backend::Gaps;
 use crate::{Connection, Error};
 
 /// One value that is another whenever tables have come or gone below others: it comes with a download's beginning, so that a look at
-/// the parts costs no round trip while they stay.
-pub(super) const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
+/// the parts costs no round trip while they stay. The hashes are added: without carry, two of them that are the same (a part's and that of
+/// its index, when the numbers come so) would be nothing, and so would the two that follow them.
+pub(super) const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(sum(hashint8extended( \
     (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
 
 /// One value that is another whenever change tracking's triggers, or tables that have them, were touched.
-pub(super) const TRIGGERS_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended(t.oid::int8, t.xmin::text::int8)), 0) \
+pub(super) const TRIGGERS_SQL: &str = "SELECT count(*) || ':' || coalesce(sum(hashint8extended(t.oid::int8, t.xmin::text::int8)), 0) \
     FROM pg_catalog.pg_trigger t WHERE t.tgname LIKE 'headwater%'";
 
 /// Which of Headwater's tables say how far back changes can be told.

@@ -67,7 +67,7 @@ pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
              kind(id) AS (SELECT f.kind FROM field f WHERE f.kind >= {FIRST_OWN_TYPE} UNION \
              SELECT x.id FROM kind k CROSS JOIN LATERAL ({INSIDE_SQL}) x(id) WHERE x.id >= {FIRST_OWN_TYPE}), \
              called AS MATERIALIZED (SELECT g.oid, g.xmin, g.tgfoid FROM pg_catalog.pg_trigger g WHERE g.tgname LIKE '%headwater%') \
-             SELECT count(*) || ':' || coalesce(bit_xor(x.h), 0), {NAMED} FROM (\
+             SELECT count(*) || ':' || coalesce(sum(x.h), 0), {NAMED} FROM (\
              SELECT hashint8extended(c.name, (c.relfilenode::int8 << 9) | (ascii(c.relpersistence::text) << 1) | c.is_picked::int) \
              FROM root c \
              UNION ALL SELECT t.h FROM tree t \
@@ -94,7 +94,7 @@ pub(super) fn named_sql(plan: &Plan) -> Option<String> {
 }
 
 /// One value that is another whenever a name is another table's, or a trigger of ours is switched off or on.
-const NAMED: &str = "(SELECT coalesce(bit_xor(y.h), 0)::text FROM (SELECT name FROM root UNION ALL SELECT g.h FROM root CROSS JOIN LATERAL (\
+const NAMED: &str = "(SELECT coalesce(sum(y.h), 0)::text FROM (SELECT name FROM root UNION ALL SELECT g.h FROM root CROSS JOIN LATERAL (\
      SELECT hashint8extended(g.oid::int8, ascii(g.tgenabled::text)) AS h FROM pg_catalog.pg_trigger g \
      WHERE g.tgrelid = root.id AND g.tgname LIKE '%headwater%' OFFSET 0) g) y(h))";
 

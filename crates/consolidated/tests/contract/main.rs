@@ -394,6 +394,7 @@ contract_of! {
     ddl::a_shared_partition_is_not_built_of_an_altered_table,
     ddl::a_ready_file_is_not_made_of_an_altered_table,
     table_identity::what_no_trigger_sees_comes_afresh,
+    table_identity::partitions_are_followed_whatever_their_numbers,
     table_identity::exchanged_tables_are_refused_by_name,
     table_identity::an_upload_is_not_written_to_another_table,
     table_identity::a_table_exchanged_during_an_upload_is_not_written_to,

@@ -282,6 +282,42 @@ pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
     }
 }
 
+/// Makes a table that stands below `log` as its primary key's index stands below that of `log`, bit by bit: what a sum of bits without
+/// carry takes for nothing.
+const EVENLY_NUMBERED: &str = "DO $$ BEGIN
+    FOR attempt IN 1..1000 LOOP
+        CREATE TABLE even (id bigint PRIMARY KEY, n int);
+        EXIT WHEN ('even'::regclass::oid::int8 # 'log'::regclass::oid::int8)
+            = ('even_pkey'::regclass::oid::int8 # 'log_pkey'::regclass::oid::int8);
+        DROP TABLE even;
+    END LOOP;
+END $$";
+
+/// The numbers by which PostgreSQL knows tables and indexes come as they come: also so that their differences are the same. One partition
+/// takes the place of another that was there when the table was tracked, and one of another that came later.
+pub(crate) fn partitions_are_followed_whatever_their_numbers(database: &Database) {
+    let exchange = |name: &str, id: i64, before: &str| {
+        database.application(EVENLY_NUMBERED);
+        database.application(&format!(
+            "ALTER TABLE even RENAME TO {name}; ALTER INDEX even_pkey RENAME TO {name}_pkey; INSERT INTO {name} VALUES ({id}, 7); \
+             BEGIN; {before}; ALTER TABLE log ATTACH PARTITION {name} FOR VALUES FROM (200) TO (300); COMMIT"
+        ));
+    };
+    database.application(TABLES);
+    exchange("second", 202, "SELECT 1");
+    let plan = plan(MODEL);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    for (name, id, before) in [("third", 203, "second"), ("fourth", 204, "third")] {
+        exchange(name, id, &format!("ALTER TABLE log DETACH PARTITION {before}"));
+        let synced = sync(&mut ben, database, &mut connection, &plan);
+        ben.assert_equals_fresh(database, &plan);
+        assert!(row(&ben.table(&plan, "log"), id)[1] == super::values::int(7) && whole(&plan, &synced).is_empty());
+    }
+}
+
 /// VACUUM and others run in no transaction, which several statements in one message are.
 fn split(statements: &str) -> Vec<&str> {
     let is_alone = ["VACUUM", "CLUSTER", "SET"].iter().any(|word| statements.starts_with(word));

@@ -288,6 +288,11 @@ pub fn trigger_names(table: &Table) -> Vec<String> {
     TRIGGER_KINDS.iter().map(|kind| trigger_name(kind, table)).collect()
 }
 
+/// The name of the trigger that is told the keys of new rows, where SQLite may choose them.
+pub fn inserted_name(table: &Table) -> String {
+    trigger_name("inserted", table)
+}
+
 fn trigger_name(kind: &str, table: &Table) -> String {
     format!("hw_{}_{}", kind.to_ascii_lowercase(), table.name)
 }

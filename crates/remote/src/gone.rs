@@ -11,13 +11,15 @@
 //! change that had not gone up. Nobody can tell whether that change deleted the row, or the row went with the table: it is not deleted at the
 //! consolidated database for that, unless somebody says so (`retry`).
 //!
-//! What SQLite did to rows of other tables while the application dropped one is set aside too ([`cascade`]).
+//! What SQLite did to rows of other tables while the application dropped one, also one of its own ([`own_parents`]), is set aside too
+//! ([`cascade`]).
 //!
 //! One in whose place there is a view now is refused by name, whatever became of the table.
 //!
 //! One that was renamed has its rows and its pending changes under the other name: nobody but the application can say what it meant.
 
 pub(crate) mod cascade;
+pub(crate) mod own_parents;
 
 use std::ops::ControlFlow;
 
@@ -63,7 +65,7 @@ pub(crate) fn make_again(connection: &Connection, plan: &Plan, table: &TablePlan
         connection.execute(&sql, []).while_doing(DOING)?;
         put_frozen_back(&rows, plan, table)?;
     }
-    cascade::set_aside(connection, plan, table)?;
+    cascade::set_aside(connection, plan, name)?;
     for sql in
         ["UPDATE \"hw_set_aside\" SET \"in_place\" = 0", "DELETE FROM \"hw_held\"", "DELETE FROM \"hw_watermark\""]
     {

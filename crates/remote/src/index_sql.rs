@@ -1,7 +1,8 @@
-//! Takes the expressions out of a `CREATE UNIQUE INDEX` that an application wrote.
+//! Reads the text of indexes and triggers that an application made.
 //!
-//! SQLite's catalogue names an index's columns, but of an expression it has only the statement's text. The text is SQLite's own
-//! (it accepted it once), so it need not be checked, only cut in the right places: quotes, comments and parentheses are minded.
+//! SQLite's catalogue names an index's columns, but of an expression it has only the statement's text, and of a trigger all but the table.
+//! The text is SQLite's own (it accepted it once), so it need not be checked, only cut in the right places: quotes, comments and parentheses
+//! are minded.
 
 /// The terms between the parentheses, and the condition of a partial index.
 ///
@@ -32,6 +33,56 @@ pub(crate) fn words(sql: &str) -> Vec<String> {
         place = next;
     }
     bare.split_whitespace().map(str::to_lowercase).collect()
+}
+
+/// The tables and views to which the statements of a trigger write, in small letters.
+pub(crate) fn written(sql: &str) -> Vec<String> {
+    let words = words_and_names(sql);
+    let mut written = Vec::new();
+    for (place, word) in words.iter().enumerate() {
+        let next = |count: usize| words.get(place + count).map(String::as_str);
+        let named = match (word.as_str(), next(1)) {
+            ("delete", Some("from")) => next(2),
+            ("update", Some("or")) => next(3),
+            ("into" | "update", name) => name,
+            _ => None,
+        };
+        written.extend(named.map(str::to_owned));
+    }
+    written
+}
+
+/// The words of a statement and what stands in its quotes, in small letters.
+fn words_and_names(sql: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    // The quote that ended just before.
+    let mut quote = None;
+    let (mut word, mut place) = (String::new(), 0);
+    while let Some(c) = sql.get(place..).and_then(|rest| rest.chars().next()) {
+        let next = past(sql, place, c).unwrap_or(sql.len());
+        let part = &sql[place..next];
+        let is_quoted = matches!(c, '\'' | '"' | '`' | '[');
+        if is_quoted || !(c.is_alphanumeric() || matches!(c, '_' | '$')) {
+            found.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()));
+        } else {
+            word.push(c.to_ascii_lowercase());
+        }
+        if is_quoted {
+            let name = part.get(1..part.len().saturating_sub(1)).unwrap_or_default().to_ascii_lowercase();
+            match found.last_mut().filter(|_| quote == Some(c) && c != '[') {
+                // A quote that is doubled ends one quotation and begins another.
+                Some(last) => {
+                    last.push(c);
+                    last.push_str(&name);
+                }
+                None => found.push(name),
+            }
+        }
+        quote = is_quoted.then_some(c);
+        place = next;
+    }
+    found.extend(Some(word).filter(|word| !word.is_empty()));
+    found
 }
 
 /// Whether a statement may name a column: its name stands there as a word or in quotes.
@@ -144,6 +195,21 @@ mod tests {
             assert!(!names(sql, column), "{column}");
         }
         assert!(names("a + memo", "memo") && !names("", "memo"));
+    }
+
+    #[test]
+    fn tables_that_a_trigger_writes_to_are_found() {
+        let sql = "CREATE TRIGGER x AFTER UPDATE OF n ON line WHEN NEW.n > 0 BEGIN UPDATE OR IGNORE \"My Stock\" SET n = (SELECT n FROM kind); \
+                   DELETE/* a */FROM [a b] WHERE id = OLD.id; INSERT OR REPLACE INTO 'log' VALUES ('into '' other') ON CONFLICT DO UPDATE SET n = 1; \
+                   REPLACE INTO \"a\"\"b\" SELECT 1; update Plain set a = 1 -- update this\n; END";
+        let tables = written(sql);
+        for table in ["my stock", "a b", "log", "a\"b", "plain"] {
+            assert!(tables.iter().any(|found| found == table), "{table}: {tables:?}");
+        }
+        for other in ["line", "kind", "this", "other", "a", "b"] {
+            assert!(!tables.iter().any(|found| found == other), "{other}: {tables:?}");
+        }
+        assert!(written("UPDATE").is_empty() && written("").is_empty() && written("insert into \"a").len() == 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! | the log of a table | is made again. The table is in doubt ([`crate::untracked`]): the next syncs find what the log had |
 //! | `hw_tracking` | is made again, and every table is in doubt |
 //! | what has been seen (`hw_watermark`, `hw_mark`), what is held (`hw_held`) | is made again, and every table comes whole |
-//! | `hw_applying`, `hw_staged`, `hw_conflict`, `hw_key_range`, indexes, the view of the next keys | is made again |
+//! | `hw_applying`, `hw_staged`, `hw_conflict`, `hw_key_range`, `hw_parent`, indexes, the view of the next keys | is made again |
 //! | what was sent, lost or set aside (`hw_upload`, `hw_sent`, `hw_lost`, `hw_set_aside`) | is an error that names it |
 
 use std::ops::ControlFlow;
@@ -25,6 +25,8 @@ use crate::untracked;
 const DOING: &str = "making Headwater's own tables again";
 /// Nothing but these tables has what is in them.
 const IRREPLACEABLE: [&str; 4] = ["hw_upload", "hw_sent", "hw_lost", "hw_set_aside"];
+/// Files of earlier builds do not have these.
+const LATER: [&str; 3] = ["hw_key_range_gone", "hw_leaving", "hw_parent"];
 /// What comes down again if it comes whole.
 const SEEN: [&str; 3] = ["hw_mark", "hw_watermark", "hw_held"];
 
@@ -36,7 +38,7 @@ pub(crate) fn make_again(database: &Database, plan: &Plan) -> Result<(), Error> 
     database.write(DOING, |connection| {
         let missing = find(connection, plan)?;
         refuse(&missing)?;
-        for name in missing.iter().map(Missing::name) {
+        for name in missing.iter().map(Missing::name).filter(|name| !LATER.contains(&name.as_str())) {
             tracing::warn!(name, "a table of Headwater's own was dropped: it is made again");
         }
         let (system, logs): (Vec<_>, Vec<_>) =
@@ -54,7 +56,7 @@ pub(crate) fn name(connection: &Connection, plan: &Plan) -> Result<(), Error> {
     let missing = find(connection, plan)?;
     refuse(&missing)?;
     let is_read = |missing: &&Missing<'_>| match missing {
-        Missing::System { name, sql } => sql.contains("CREATE TABLE") && *name != "hw_key_range_gone",
+        Missing::System { name, sql } => sql.contains("CREATE TABLE") && !LATER.contains(name),
         Missing::Log(_) => true,
     };
     match missing.iter().find(is_read) {

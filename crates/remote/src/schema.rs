@@ -36,7 +36,8 @@ pub(crate) fn complete(connection: &Connection, plan: &Plan) -> Result<(), Error
     connection
         .execute_batch(&remote_sql::next_key_view(&plan.model))
         .while_doing("creating the view of the next keys")?;
-    plan.tables.iter().try_for_each(|table| create_triggers(connection, table))
+    plan.tables.iter().try_for_each(|table| create_triggers(connection, table))?;
+    gone::own_parents::settle(connection, plan)
 }
 
 /// Whether the file has a table of this name.
@@ -53,15 +54,17 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     older::put_right(database)?;
     plan.schema_version = Some(schema_version(connection)?);
     learn_uniques(connection, plan)?;
-    let fingerprint = plan.fingerprint;
+    if gone::own_parents::have_changed(connection, plan)? {
+        database.write("looking at the application's tables", |connection| {
+            is_of(connection, plan)?;
+            gone::own_parents::settle(connection, plan)
+        })?;
+    }
     for table in &plan.tables {
         if !has_triggers(connection, table).while_doing("reading the catalogue")? {
             tracing::info!(table = table.table.name, "change tracking is made anew");
             database.write("making change tracking anew", |connection| {
-                if State::read(connection)?.fingerprint != fingerprint {
-                    let what = "the file's model has been changed meanwhile: open it again".to_owned();
-                    return Err(Error::Configuration { what });
-                }
+                is_of(connection, plan)?;
                 if exists(connection, &table.table.name)? {
                     doubt(connection, plan, table)?;
                 } else {
@@ -75,12 +78,21 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     key_ranges::pass_taken_alone(database, plan)
 }
 
+/// Whether the file's model is still the one that was read.
+fn is_of(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    if State::read(connection)?.fingerprint == plan.fingerprint {
+        return Ok(());
+    }
+    Err(Error::Configuration { what: "the file's model has been changed meanwhile: open it again".to_owned() })
+}
+
 /// The same inside the transaction of a sync that is under way, for tables that the application has made anew, or taken the triggers from,
 /// since it began. [`Error::Configuration`] names one that it has dropped: what is about to happen was asked for when it was there.
 pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<(), Error> {
     if plan.schema_version == Some(schema_version(connection)?) {
         return Ok(());
     }
+    gone::own_parents::settle(connection, plan)?;
     for table in &plan.tables {
         let name = &table.table.name;
         if !exists(connection, name)? {
@@ -112,7 +124,7 @@ fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool
         if untracked::has_none(connection, table)? || untracked::is_rebuilt(connection, table)? {
             gone::take_over(connection, plan, table)?;
         }
-        gone::cascade::set_aside(connection, plan, table)?;
+        gone::cascade::set_aside(connection, plan, &table.table.name)?;
     }
     let why = match gap {
         Gap::Triggers => "change tracking was gone",
@@ -223,7 +235,20 @@ fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<
     }
     Ok(made(connection, table)?.len() == wanted.len()
         && lacks_whole_index(connection, table)?.is_none()
-        && untracked::is_in_order(connection, table)?)
+        && untracked::is_in_order(connection, table)?
+        && !is_told_late(connection, table)?)
+}
+
+/// Whether triggers of the application's on new rows fire before ours, as the newest does. Where `AUTOINCREMENT` chooses the keys, only ours tells
+/// the key of a row that comes behind others of its statement.
+fn is_told_late(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {
+    if !key_traits(connection, table)?.is_autoincrement {
+        return Ok(false);
+    }
+    let sql = "SELECT 1 FROM sqlite_schema AS own, sqlite_schema AS t WHERE own.type = 'trigger' AND t.type = 'trigger' AND own.name = ?1 \
+               AND t.tbl_name = ?2 COLLATE NOCASE AND t.name NOT LIKE 'hw\\_%' ESCAPE '\\' AND t.rowid > own.rowid";
+    let inserted = remote_sql::inserted_name(&table.table);
+    connection.prepare_cached(sql)?.exists([&inserted, &table.table.name])
 }
 
 /// The index that keeps programs from writing to parts of a value, where the table needs it and does not have it.

@@ -1,130 +1,260 @@
-//! What SQLite did to the rows that refer to a table while the application dropped it.
+//! What SQLite did to other rows while the application dropped a table, one of the model or of its own ([`super::own_parents`]).
 //!
-//! With `PRAGMA foreign_keys = ON`, `DROP TABLE` deletes the rows of the table first, and so carries out `ON DELETE CASCADE` and
-//! `ON DELETE SET NULL`. The triggers of change tracking log both as if the application had asked for them:
+//! With `PRAGMA foreign_keys = ON`, `DROP TABLE` deletes the rows of the table first, and so carries out `ON DELETE CASCADE`,
+//! `ON DELETE SET NULL` and `ON DELETE SET DEFAULT`. The triggers of change tracking log that as if the application had asked for it:
 //!
 //! ```text
-//! DROP TABLE customer      the log of "invoice": row 7 is deleted     (CASCADE)   -> set aside
-//!                          the log of "line": row 70 is deleted       (CASCADE)   -> set aside, as it referred to invoice 7
-//!                          the log of "call": customer of 9 is NULL   (SET NULL)  -> set aside
+//! DROP TABLE customer      the log of "invoice": row 7 is deleted       (CASCADE)     -> set aside
+//!                          the log of "line": row 70 is deleted         (CASCADE)     -> set aside, as it referred to invoice 7
+//!                          the log of "call": customer of 9 is NULL     (SET NULL)    -> set aside
+//!                          the log of "stock": row 3 is counted up      (a trigger of the application's on "line")
+//!                                                                                     -> every open change of "stock" is set aside
 //! ```
 //!
 //! *Caveats.* The log does not say who deleted a row: a deletion that the application made itself before it dropped the table is set aside
-//! too. A row that had not gone up is gone with its table's other rows, and no list has it.
+//! too, and so are its edits of tables to which triggers may have written. Which tables these are is read in the triggers' text; a trigger
+//! that writes through a view writes to the tables that this view's own triggers name. A row that had not gone up is gone with its table's
+//! other rows, and no list has it.
+
+use std::collections::HashSet;
 
 use headwater_model::sql::quote;
 use headwater_protocol::message::RefusalCode;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::refusal;
 use crate::cut::set_aside_mark;
 use crate::error::{Error, While};
+use crate::index_sql;
 use crate::plan::{Plan, TablePlan};
 use crate::remote::now;
 use crate::rows::{Pending, Rows};
 use crate::schema;
 
-/// Columns of a table that refer to another table: of the child and of the parent, in pairs.
-type Pairs = Vec<(usize, usize)>;
+/// A reference of a table's rows to those of another, which SQLite carries out, or which the model has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    child: String,
+    pub(super) parent: String,
+    /// Columns of the child and of the parent, in pairs. `None`: the parent's key has as many columns, and this is the next.
+    columns: Vec<(String, Option<String>)>,
+    deletes: bool,
+    /// The children get their columns' defaults.
+    sets_default: bool,
+}
 
-/// Sets aside the open deletions and set-NULLs of rows that referred to a table, which the application has dropped, and to rows that went
-/// with these. Returns their number.
-pub(crate) fn set_aside(connection: &Connection, plan: &Plan, dropped: &TablePlan) -> Result<u64, Error> {
-    let rows = Rows::new(connection);
-    let mut count = set_children_aside(&rows, plan, dropped, dropped)?;
-    let mut reached = vec![dropped.number];
-    let mut next = children(connection, plan, dropped)?;
-    while let Some(parent) = next.pop() {
-        if !reached.contains(&parent.number) {
-            reached.push(parent.number);
-            next.extend(children(connection, plan, parent)?);
-        }
-    }
-    loop {
-        let mut found = 0;
-        for parent in reached.iter().skip(1).filter_map(|number| plan.table(*number)) {
-            found += set_children_aside(&rows, plan, parent, dropped)?;
-        }
-        count += found;
-        if found == 0 {
-            break;
-        }
-    }
+/// What is known of a drop.
+struct Drop<'c> {
+    rows: Rows<'c>,
+    plan: &'c Plan,
+    /// The table that the application has dropped.
+    name: &'c str,
+    links: Vec<Link>,
+}
+
+/// Sets aside what SQLite, and triggers of the application's, may have done to rows of other tables while the application dropped this one.
+/// Returns the number of the changes.
+pub(crate) fn set_aside(connection: &Connection, plan: &Plan, dropped: &str) -> Result<u64, Error> {
+    let mut links = of_model(plan);
+    links.extend(of_file(connection).while_doing("reading the catalogue")?);
+    let drop = Drop { rows: Rows::new(connection), plan, name: dropped, links };
+    let count = drop.set_aside()?;
     if count > 0 {
         tracing::warn!(
-            table = dropped.table.name,
+            table = dropped,
             changes = count,
-            "the table was dropped, and rows that referred to it are gone or refer to nothing: that is set aside, and not sent"
+            "the table was dropped, and rows of other tables were perhaps deleted or changed by that: this is set aside, and not sent"
         );
     }
     Ok(count)
 }
 
-fn children<'p>(connection: &Connection, plan: &'p Plan, parent: &TablePlan) -> Result<Vec<&'p TablePlan>, Error> {
-    let mut children = Vec::new();
-    for child in plan.tracked().filter(|child| child.number != parent.number) {
-        if has_log(connection, child)? && !references(connection, plan, child, parent)?.is_empty() {
-            children.push(child);
-        }
-    }
-    Ok(children)
-}
-
-fn set_children_aside(rows: &Rows<'_>, plan: &Plan, parent: &TablePlan, dropped: &TablePlan) -> Result<u64, Error> {
-    let mut count = 0;
-    for child in children(rows.connection, plan, parent)? {
-        for pairs in references(rows.connection, plan, child, parent)? {
-            let went_too = if parent.number == dropped.number { None } else { Some(parent) };
-            if let Some(condition) = condition(child, &pairs, went_too) {
-                count += set_changes_aside(rows, child, &condition, dropped)?;
+impl Drop<'_> {
+    fn set_aside(&self) -> Result<u64, Error> {
+        let reached = self.reached()?;
+        let (mut count, mut has_triggers_fired) = (0, HashSet::new());
+        loop {
+            let mut found = 0;
+            for link in &self.links {
+                let Some((child, condition)) = self.condition(link, &reached)? else { continue };
+                let what = |pending: &Pending| match pending.new {
+                    None => "the row is gone",
+                    Some(_) if link.sets_default => "its reference is the default",
+                    Some(_) => "its reference is NULL",
+                };
+                let message = "to whose rows it referred: `drop` brings the row back, `retry` sends the change";
+                let changes = self.set_changes_aside(child, &condition, &what, message)?;
+                if changes > 0 {
+                    has_triggers_fired.insert(link.child.to_ascii_lowercase());
+                }
+                found += changes;
+            }
+            count += found;
+            if found == 0 {
+                break;
             }
         }
-    }
-    Ok(count)
-}
-
-fn set_changes_aside(rows: &Rows<'_>, child: &TablePlan, condition: &str, dropped: &TablePlan) -> Result<u64, Error> {
-    let mut select = rows.prepare(&child.sql.changes_where(condition))?;
-    let found = select.query_map([], |row| Pending::read(child, row)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.while_doing("reading the log")?;
-    for pending in &found {
-        let what = if pending.new.is_some() { "its reference is NULL" } else { "the row is gone" };
-        let message = format!(
-            "{what}, perhaps because the application dropped table {:?}, to whose rows it referred: `drop` brings the row back, `retry` \
-             sends the change",
-            dropped.table.name
+        // Own tables have no log that would tell whether rows of theirs went.
+        let own = self
+            .links
+            .iter()
+            .filter(|link| reached.contains(&link.parent.to_ascii_lowercase()) && !self.is_dropped(&link.child));
+        has_triggers_fired.extend(
+            own.filter(|link| self.of_model(&link.child).is_none()).map(|link| link.child.to_ascii_lowercase()),
         );
-        set_aside_mark(rows.connection, child, &pending.key, RefusalCode::Gone as u16)?;
-        rows.note_aside(child, pending, &refusal(&message), true, &now())?;
+        Ok(count + self.set_written_aside(has_triggers_fired)?)
     }
-    Ok(found.len() as u64)
+
+    fn is_dropped(&self, name: &str) -> bool {
+        name.eq_ignore_ascii_case(self.name)
+    }
+
+    fn of_model(&self, name: &str) -> Option<&TablePlan> {
+        self.plan.tables.iter().find(|table| table.table.name.eq_ignore_ascii_case(name))
+    }
+
+    /// A table of the model that is there and has a log.
+    fn logged(&self, name: &str) -> Result<Option<&TablePlan>, Error> {
+        let Some(table) = self.of_model(name).filter(|table| table.is_tracked()) else { return Ok(None) };
+        let log = headwater_model::remote_sql::log_name(&table.table);
+        let connection = self.rows.connection;
+        Ok((schema::exists(connection, &table.table.name)? && schema::exists(connection, &log)?).then_some(table))
+    }
+
+    /// The table and those whose rows may have been deleted with its own, in small letters.
+    fn reached(&self) -> Result<HashSet<String>, Error> {
+        let mut reached = HashSet::from([self.name.to_ascii_lowercase()]);
+        let mut next = vec![self.name.to_ascii_lowercase()];
+        while let Some(parent) = next.pop() {
+            for link in self.links.iter().filter(|link| link.parent.to_ascii_lowercase() == parent) {
+                let is_followed = match self.of_model(&link.child) {
+                    Some(_) => self.logged(&link.child)?.is_some(),
+                    None => link.deletes,
+                };
+                if is_followed && reached.insert(link.child.to_ascii_lowercase()) {
+                    next.push(link.child.to_ascii_lowercase());
+                }
+            }
+        }
+        Ok(reached)
+    }
+
+    /// The table, and a condition on its changes (`l` in the log, `r` the row): a row that referred to the link's parent is gone, or its
+    /// reference is NULL or the default.
+    fn condition(&self, link: &Link, reached: &HashSet<String>) -> Result<Option<(&TablePlan, String)>, Error> {
+        if !reached.contains(&link.parent.to_ascii_lowercase())
+            || self.is_dropped(&link.child)
+            || link.child.eq_ignore_ascii_case(&link.parent)
+        {
+            return Ok(None);
+        }
+        let Some(child) = self.logged(&link.child)? else { return Ok(None) };
+        let Some(key) = child.keys("").into_iter().next() else { return Ok(None) };
+        let mut all = vec!["l.\"aside\" = 0 AND l.\"existed\" = 1".to_owned()];
+        let is_gone = format!("r.{key} IS NULL");
+        let from: Option<Vec<usize>> = link.columns.iter().map(|(from, _)| place_of(child, from)).collect();
+        // A column of the application's own is in no log: only deletions are.
+        let Some(from) = from else {
+            all.push(is_gone);
+            return Ok(link.deletes.then(|| (child, all.join(" AND "))));
+        };
+        all.extend(from.iter().map(|place| format!("{} IS NOT NULL", logged(child, *place, "l"))));
+        let mut changed = Vec::new();
+        for place in &from {
+            let name = &child.table.columns[*place].name;
+            let default = if link.sets_default { default_of(self.rows.connection, child, name)? } else { None };
+            changed.push(format!("r.{} IS ({}\n)", quote(name), default.unwrap_or_else(|| "NULL".to_owned())));
+        }
+        all.push(format!("({is_gone} OR ({}))", changed.join(" AND ")));
+        // What is known of the rows of an own table is that they may have gone.
+        let parent = self.of_model(&link.parent).filter(|parent| !self.is_dropped(&parent.table.name));
+        if let Some(parent) = parent {
+            let to = link.columns.iter().enumerate().map(|(place, (_, to))| match to {
+                Some(name) => place_of(parent, name),
+                None => parent.table.key.get(place).copied(),
+            });
+            let Some(to) = to.collect::<Option<Vec<_>>>() else { return Ok(None) };
+            all.push(went_too(child, parent, from.into_iter().zip(to)));
+        }
+        Ok(Some((child, all.join(" AND "))))
+    }
+
+    /// Sets open changes aside. `what`: what became of the row; `why`: what the table that was dropped has to do with it.
+    fn set_changes_aside(
+        &self,
+        table: &TablePlan,
+        condition: &str,
+        what: &dyn Fn(&Pending) -> &'static str,
+        why: &str,
+    ) -> Result<u64, Error> {
+        let mut select = self.rows.prepare(&table.sql.changes_where(condition))?;
+        let found =
+            select.query_map([], |row| Pending::read(table, row)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let found = found.while_doing("reading the log")?;
+        for pending in &found {
+            let message =
+                format!("{}, perhaps because the application dropped table {:?}, {why}", what(pending), self.name);
+            set_aside_mark(self.rows.connection, table, &pending.key, RefusalCode::Gone as u16)?;
+            self.rows.note_aside(table, pending, &refusal(&message), true, &now())?;
+        }
+        Ok(found.len() as u64)
+    }
+
+    /// Sets aside the open changes of tables to which triggers may have written that these tables' changes have fired.
+    fn set_written_aside(&self, fired_on: HashSet<String>) -> Result<u64, Error> {
+        let (mut seen, mut next, mut count) = (fired_on.clone(), Vec::from_iter(fired_on), 0);
+        while let Some(name) = next.pop() {
+            let mut reached = written_by_triggers(self.rows.connection, &name).while_doing("reading the catalogue")?;
+            for name in &reached {
+                if let Some(table) = self.logged(name)? {
+                    let what = |_: &Pending| "written by a trigger";
+                    let why = "whose rows others referred to: `drop` takes the change back, `retry` sends it";
+                    count += self.set_changes_aside(table, "l.\"aside\" = 0", &what, why)?;
+                }
+            }
+            let below =
+                self.links.iter().filter(|link| reached.iter().any(|name| link.parent.eq_ignore_ascii_case(name)));
+            let below: Vec<String> = below.map(|link| link.child.to_ascii_lowercase()).collect();
+            for name in &below {
+                if let Some(table) = self.logged(name)? {
+                    let what = |_: &Pending| "changed with the row to which it refers";
+                    let why =
+                        "at which a trigger wrote to that row's table: `drop` takes the change back, `retry` sends it";
+                    count += self.set_changes_aside(table, "l.\"aside\" = 0", &what, why)?;
+                }
+            }
+            reached.extend(below);
+            next.extend(reached.into_iter().filter(|name| seen.insert(name.clone())));
+        }
+        Ok(count)
+    }
 }
 
-/// A condition on changes (`l` in the log, `r` the row): a row that referred to the parent is gone, or its reference is NULL. `went_too`: the
-/// row that it referred to is among those that are set aside.
-fn condition(child: &TablePlan, pairs: &[(usize, usize)], went_too: Option<&TablePlan>) -> Option<String> {
-    let own = |place: usize| quote(&child.table.columns[place].name);
-    let key = child.keys("").into_iter().next()?;
-    let mut all = vec!["l.\"aside\" = 0 AND l.\"existed\" = 1".to_owned()];
-    all.extend(pairs.iter().map(|(from, _)| format!("{} IS NOT NULL", logged(child, *from, "l"))));
-    let nulled: Vec<String> = pairs.iter().map(|(from, _)| format!("r.{} IS NULL", own(*from))).collect();
-    let is_gone = format!("r.{key} IS NULL");
-    all.push(if nulled.is_empty() { is_gone } else { format!("({is_gone} OR ({}))", nulled.join(" AND ")) });
-    if let Some(parent) = went_too {
-        let same =
-            pairs.iter().map(|(from, to)| format!("{} = +{}", logged(parent, *to, "pl"), logged(child, *from, "l")));
-        let join = parent.keys("").into_iter().zip(parent.keys("k_")).map(|(own, key)| format!("p.{own} = pl.{key}"));
-        all.push(format!(
-            "EXISTS (SELECT 1 FROM {} AS pl WHERE pl.\"upload\" = 0 AND pl.\"aside\" = {} AND {} \
-             AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {}))",
-            parent.log(),
-            RefusalCode::Gone as u16,
-            same.chain(["1 = 1".to_owned()]).collect::<Vec<_>>().join(" AND "),
-            parent.name(),
-            join.collect::<Vec<_>>().join(" AND ")
-        ));
-    }
-    Some(all.join(" AND "))
+/// The tables to which the application's triggers on a table or view write, in small letters.
+fn written_by_triggers(connection: &Connection, name: &str) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE \
+               AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";
+    let mut select = connection.prepare_cached(sql)?;
+    let texts: Vec<String> = select.query_map([name], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut written: Vec<String> = texts.iter().flat_map(|sql| index_sql::written(sql)).collect();
+    written.sort();
+    written.dedup();
+    Ok(written)
+}
+
+/// The condition that the row to which a change of `child` referred is gone too, and set aside for that.
+fn went_too(child: &TablePlan, parent: &TablePlan, pairs: impl Iterator<Item = (usize, usize)>) -> String {
+    let same = pairs.map(|(from, to)| format!("{} = +{}", logged(parent, to, "pl"), logged(child, from, "l")));
+    let join = parent.keys("").into_iter().zip(parent.keys("k_")).map(|(own, key)| format!("p.{own} = pl.{key}"));
+    format!(
+        "EXISTS (SELECT 1 FROM {} AS pl WHERE pl.\"upload\" = 0 AND pl.\"aside\" = {} AND {} \
+         AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {}))",
+        parent.log(),
+        RefusalCode::Gone as u16,
+        same.chain(["1 = 1".to_owned()]).collect::<Vec<_>>().join(" AND "),
+        parent.name(),
+        join.collect::<Vec<_>>().join(" AND ")
+    )
 }
 
 fn logged(table: &TablePlan, place: usize, log: &str) -> String {
@@ -132,55 +262,60 @@ fn logged(table: &TablePlan, place: usize, log: &str) -> String {
     format!("{log}.{}", quote(&format!("{prefix}{}", table.table.columns[place].name)))
 }
 
-fn has_log(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
-    let log = headwater_model::remote_sql::log_name(&table.table);
-    Ok(schema::exists(connection, &table.table.name)? && schema::exists(connection, &log)?)
+fn place_of(table: &TablePlan, name: &str) -> Option<usize> {
+    table.table.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
 }
 
-/// The references of a table to another: the model's, and the foreign keys that the table has, which may be the application's.
-fn references(
-    connection: &Connection,
-    plan: &Plan,
-    child: &TablePlan,
-    parent: &TablePlan,
-) -> Result<Vec<Pairs>, Error> {
-    let of_model = plan.model.tables[child.number as usize].references.iter();
-    let of_model = of_model.filter(|reference| reference.table == parent.number as usize);
-    let mut found: Vec<Pairs> = of_model
-        .map(|reference| reference.columns.iter().copied().zip(reference.target.iter().copied()).collect())
-        .collect();
-    found.extend(foreign_keys(connection, child, parent).while_doing("reading the catalogue")?);
-    for pairs in &mut found {
-        pairs.sort_unstable();
-    }
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
+/// A column's default as SQL.
+fn default_of(connection: &Connection, table: &TablePlan, column: &str) -> Result<Option<String>, Error> {
+    let sql = "SELECT dflt_value FROM pragma_table_xinfo(?) WHERE name = ? COLLATE NOCASE";
+    let select = connection.prepare_cached(sql);
+    let found = select.and_then(|mut select| select.query_row([&table.table.name, column], |row| row.get(0)));
+    found.while_doing("reading the catalogue")
 }
 
-fn foreign_keys(connection: &Connection, child: &TablePlan, parent: &TablePlan) -> rusqlite::Result<Vec<Pairs>> {
-    let sql = "SELECT id, seq, \"from\", \"to\" FROM pragma_foreign_key_list(?1) WHERE \"table\" = ?2 COLLATE NOCASE \
-               AND on_delete IN ('CASCADE', 'SET NULL', 'SET DEFAULT') ORDER BY id, seq";
-    let mut select = connection.prepare_cached(sql)?;
-    let mut rows = select.query(params![child.table.name, parent.table.name])?;
-    let place_of = |table: &TablePlan, name: &str| {
-        table.table.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
+/// The references of the model: a migration that renames a table before it drops it takes those of the file with it.
+fn of_model(plan: &Plan) -> Vec<Link> {
+    let name = |number: usize, place: usize| plan.tables[number].table.columns[place].name.clone();
+    let tables = plan.model.tables.iter().enumerate();
+    let of_table = |(number, table): (usize, &headwater_model::Table)| {
+        let links = table.references.iter().map(|reference| Link {
+            child: table.name.clone(),
+            parent: plan.tables[reference.table].table.name.clone(),
+            columns: std::iter::zip(&reference.columns, &reference.target)
+                .map(|(from, to)| (name(number, *from), Some(name(reference.table, *to))))
+                .collect(),
+            deletes: true,
+            sets_default: false,
+        });
+        links.collect::<Vec<_>>()
     };
-    let (mut found, mut last) = (Vec::<Pairs>::new(), None);
+    tables.flat_map(of_table).collect()
+}
+
+/// The foreign keys that the file's tables have, and that change rows when others are deleted.
+pub(super) fn of_file(connection: &Connection) -> rusqlite::Result<Vec<Link>> {
+    let sql = "SELECT m.name, f.\"table\", f.\"from\", f.\"to\", f.on_delete, f.seq FROM sqlite_schema m, pragma_foreign_key_list(m.name) f \
+               WHERE m.type = 'table' AND f.on_delete IN ('CASCADE', 'SET NULL', 'SET DEFAULT') ORDER BY m.name, f.id, f.seq";
+    let mut select = connection.prepare_cached(sql)?;
+    let mut rows = select.query([])?;
+    let mut links: Vec<Link> = Vec::new();
     while let Some(row) = rows.next()? {
-        let (id, place): (i64, usize) = (row.get(0)?, row.get::<_, i64>(1)? as usize);
-        if last.replace(id) != Some(id) {
-            found.push(Pairs::new());
-        }
-        let from = place_of(child, &row.get::<_, String>(2)?);
-        // No name stands for the key of the parent.
-        let to = match row.get::<_, Option<String>>(3)? {
-            Some(name) => place_of(parent, &name),
-            None => parent.table.key.get(place).copied(),
-        };
-        if let (Some(pairs), Some(from), Some(to)) = (found.last_mut(), from, to) {
-            pairs.push((from, to));
+        let column = (row.get(2)?, row.get(3)?);
+        match links.last_mut() {
+            Some(last) if row.get::<_, i64>(5)? > 0 => last.columns.push(column),
+            _ => {
+                let action: String = row.get(4)?;
+                let (deletes, sets_default) = (action == "CASCADE", action == "SET DEFAULT");
+                links.push(Link {
+                    child: row.get(0)?,
+                    parent: row.get(1)?,
+                    columns: vec![column],
+                    deletes,
+                    sets_default,
+                });
+            }
         }
     }
-    Ok(found)
+    Ok(links)
 }

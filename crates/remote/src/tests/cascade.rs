@@ -4,7 +4,7 @@ use headwater_model::{OnDelete, Reference};
 use headwater_protocol::Type;
 
 use super::support::{Fixture, model, row, table};
-use crate::{Choice, PendingChoice};
+use crate::{Choice, PendingChoice, Remote};
 
 /// Invoices and calls of customers, and lines of invoices: what goes with a customer, and what only loses it.
 fn customers() -> Fixture {
@@ -138,4 +138,179 @@ fn a_table_that_is_renamed_before_it_is_rebuilt_sends_nothing() {
     );
     f.reopen();
     assert_eq!((f.cut(), sorted(f.set_aside())), (None, sorted(GONE.map(str::to_owned).to_vec())));
+}
+
+/// Items and notes of the model, whose rows refer to albums, which are the application's own, as pages are, which refer to shelves.
+fn albums() -> Fixture {
+    let tables = [
+        table("item", &[("id", Type::Int), ("album", Type::Int), ("name", Type::Text)]),
+        table("note", &[("id", Type::Int), ("item", Type::Int)]),
+        table("stock", &[("id", Type::Int), ("count", Type::Int)]),
+        table("tag", &[("id", Type::Int), ("name", Type::Text)]),
+    ];
+    let mut f = Fixture::new(&model(tables.to_vec()));
+    f.sql(
+        "CREATE TABLE shelf (id INTEGER PRIMARY KEY); CREATE TABLE album (id INTEGER PRIMARY KEY, shelf INTEGER REFERENCES shelf ON DELETE CASCADE); \
+         DROP TABLE item; CREATE TABLE item (id INTEGER PRIMARY KEY, album INTEGER DEFAULT 3 REFERENCES Album ON DELETE CASCADE, name TEXT); \
+         DROP TABLE note; CREATE TABLE note (id INTEGER PRIMARY KEY, item INTEGER REFERENCES item ON DELETE SET NULL); \
+         INSERT INTO shelf VALUES (9); INSERT INTO album VALUES (1, 9), (2, 9), (3, NULL)",
+    );
+    f.reopen();
+    f.download(
+        f.down()
+            .whole("item", &[])
+            .rows("item", &[row("10,1,a"), row("11,2,b"), row("12,-,c"), row("13,-,d")])
+            .whole("note", &[])
+            .rows("note", &[row("100,10"), row("101,-")])
+            .whole("stock", &[])
+            .rows("stock", &[row("1,5")])
+            .whole("tag", &[])
+            .rows("tag", &[row("1,x")]),
+    );
+    f
+}
+
+fn nothing_in_doubt(f: &Fixture) {
+    let doubts = crate::untracked::doubts(&f.remote.database.connection, &f.remote.plan).expect("read");
+    assert!(doubts.iter().all(|doubt| *doubt == crate::untracked::Doubt::None), "{doubts:?}");
+}
+
+const WENT_WITH_ALBUMS: [&str; 3] =
+    [r#"item {"id":10} gone in place"#, r#"item {"id":11} gone in place"#, r#"note {"id":100} gone in place"#];
+
+const ANEW: &str =
+    "CREATE TABLE album (id INTEGER PRIMARY KEY, shelf INTEGER REFERENCES shelf ON DELETE CASCADE, name TEXT);";
+
+#[test]
+fn what_went_with_a_table_of_the_applications_own_is_not_sent() {
+    let rebuilt = format!(
+        "CREATE TABLE x AS SELECT * FROM album; DROP TABLE album; {ANEW} INSERT INTO album (id, shelf) SELECT id, shelf FROM x"
+    );
+    let renamed = format!(
+        "ALTER TABLE album RENAME TO x; {ANEW} INSERT INTO album (id, shelf) SELECT id, shelf FROM x; DROP TABLE x"
+    );
+    let changes = [
+        ("dropped", "DROP TABLE album", false),
+        ("rebuilt", rebuilt.as_str(), false),
+        ("meanwhile", rebuilt.as_str(), true),
+        ("renamed first", renamed.as_str(), false),
+        ("the table above", "DROP TABLE shelf", false),
+    ];
+    for (name, change, is_meanwhile) in changes {
+        let mut f = albums();
+        f.sql("DELETE FROM item WHERE id = 12; UPDATE item SET name = 'edited' WHERE id = 13");
+        f.sql(change);
+        f.sql("VACUUM");
+        assert_eq!(f.rows("SELECT group_concat(id) FROM item"), ["13"], "{name}");
+        if !is_meanwhile {
+            f.reopen();
+        }
+        assert_eq!(f.cut_changes(), ["item: 12,NULL,c -> -", "item: 13,NULL,d -> 13,NULL,edited"], "{name}");
+        f.receipt(Vec::new());
+        assert_eq!(sorted(f.set_aside()), WENT_WITH_ALBUMS, "{name}");
+        f.reopen();
+        assert_eq!((f.cut(), sorted(f.set_aside()).len()), (None, 3), "{name}");
+        nothing_in_doubt(&f);
+        // With foreign keys on, nothing can be written to the table while one to which it refers is not there.
+        if matches!(name, "rebuilt" | "meanwhile") {
+            f.sql("DELETE FROM item WHERE id = 13");
+            assert_eq!(f.cut_changes(), ["item: 13,NULL,edited -> -"], "{name}: what comes after it is sent");
+            f.receipt(Vec::new());
+        }
+        assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("brought back"), 3, "{name}");
+        assert_eq!(f.rows("SELECT * FROM item WHERE id < 12"), ["10|1|a", "11|2|b"], "{name}");
+        assert_eq!(f.rows("SELECT * FROM note"), ["100|10", "101|NULL"], "{name}");
+    }
+}
+
+/// What is done to such a table otherwise, or what happened before it was known, sets nothing aside.
+#[test]
+fn a_table_of_the_applications_own_that_stays_sets_nothing_aside() {
+    let changes = [
+        "ALTER TABLE album RENAME TO record",
+        "ALTER TABLE album ADD COLUMN note TEXT; CREATE INDEX album_note ON album (note)",
+        "CREATE TABLE other (id INTEGER PRIMARY KEY); DROP TABLE other",
+        "DROP TABLE hw_parent",
+        "VACUUM",
+        // No foreign key says what is to happen.
+        "CREATE TABLE plain (id INTEGER PRIMARY KEY); CREATE TABLE child (plain INTEGER REFERENCES plain); DROP TABLE plain; DROP TABLE child",
+    ];
+    for change in changes {
+        let mut f = albums();
+        f.sql("DELETE FROM item WHERE id = 10");
+        f.sql(change);
+        f.reopen();
+        f.reopen();
+        assert_eq!(f.cut_changes(), ["item: 10,1,a -> -", "note: 100,10 -> 100,NULL"], "{change}");
+        assert_eq!(f.set_aside(), Vec::<String>::new(), "{change}");
+        nothing_in_doubt(&f);
+        f.check();
+    }
+    let f = albums();
+    assert_eq!(f.rows("SELECT name FROM hw_parent"), ["album", "shelf"]);
+    let version = f.rows("PRAGMA schema_version");
+    drop(Remote::open(f.remote.path()).expect("it opens"));
+    assert_eq!(f.rows("PRAGMA schema_version"), version, "nothing is made anew where nothing has changed");
+}
+
+/// Triggers of the application's, fired by what SQLite did, write to further tables.
+#[test]
+fn what_triggers_wrote_while_a_table_was_dropped_is_not_sent() {
+    let cascade = "CREATE TRIGGER app_1 AFTER DELETE ON item BEGIN UPDATE stock SET count = count + 1; END; \
+                   CREATE TRIGGER app_2 AFTER UPDATE ON stock WHEN NEW.count > 6 BEGIN INSERT INTO \"tag\" VALUES (NEW.count, 'many'); END";
+    for (name, change) in [("own", "DROP TABLE album"), ("model", "PRAGMA foreign_keys = ON; DROP TABLE item")] {
+        let mut f = albums();
+        f.sql(cascade);
+        if name == "model" {
+            f.sql(
+                "CREATE TABLE picture (id INTEGER PRIMARY KEY, item INTEGER REFERENCES item ON DELETE CASCADE); \
+                   CREATE TRIGGER app_3 AFTER DELETE ON picture BEGIN UPDATE stock SET count = count + 1; END; \
+                   INSERT INTO picture VALUES (1, 10), (2, 11)",
+            );
+        }
+        f.sql("UPDATE note SET id = 102 WHERE id = 101");
+        f.sql(change);
+        assert_eq!(f.rows("SELECT (SELECT count FROM stock), (SELECT count(*) FROM tag)"), ["7|2"], "{name}");
+        f.reopen();
+        assert_eq!(f.cut_changes(), ["note: 101,NULL -> -", "note: - -> 102,NULL"], "{name}: no trigger writes to it");
+        f.receipt(Vec::new());
+        let aside = f.set_aside();
+        for change in [r#"stock {"id":1} gone in place"#, r#"tag {"id":7} gone in place"#] {
+            assert!(aside.iter().any(|found| found == change), "{name}: {change}: {aside:?}");
+        }
+        f.remote.drop_set_aside(&Choice::Table("stock".to_owned())).expect("taken back");
+        f.remote.drop_set_aside(&Choice::Table("tag".to_owned())).expect("taken back");
+        assert_eq!(f.rows("SELECT (SELECT count FROM stock), (SELECT count(*) FROM tag)"), ["5|1"], "{name}");
+    }
+}
+
+#[test]
+fn a_reference_that_got_its_default_is_not_sent() {
+    let mut f = albums();
+    f.sql(
+        "DROP TABLE item; CREATE TABLE item (id INTEGER PRIMARY KEY, album INTEGER DEFAULT 3 REFERENCES album ON DELETE SET DEFAULT \
+         DEFERRABLE INITIALLY DEFERRED, name TEXT)",
+    );
+    f.reopen();
+    f.download(f.down().whole("item", &[]).rows("item", &[row("10,1,a"), row("13,-,d")]));
+    f.sql("UPDATE item SET name = 'edited' WHERE id = 13; PRAGMA foreign_keys = ON");
+    f.sql("BEGIN; DROP TABLE album; CREATE TABLE album (id INTEGER PRIMARY KEY); INSERT INTO album VALUES (1), (2), (3); COMMIT");
+    assert_eq!(f.rows("SELECT album FROM item WHERE id = 10"), ["3"]);
+    f.reopen();
+    assert!(f.set_aside().contains(&r#"item {"id":10} gone in place"#.to_owned()));
+    f.remote.drop_set_aside(&Choice::All).expect("brought back");
+    assert_eq!(f.rows("SELECT album FROM item WHERE id = 10"), ["1"]);
+}
+
+/// A column of the application's own refers to its table.
+#[test]
+fn a_row_that_went_for_a_column_of_the_applications_own_is_not_sent() {
+    let mut f = albums();
+    f.sql("ALTER TABLE stock ADD COLUMN album INTEGER REFERENCES album ON DELETE CASCADE");
+    f.reopen();
+    f.sql("UPDATE stock SET album = 2; DROP TABLE album");
+    assert_eq!(f.rows("SELECT count(*) FROM stock"), ["0"]);
+    f.reopen();
+    assert!(f.cut().is_none() && f.set_aside().contains(&r#"stock {"id":1} gone in place"#.to_owned()));
+    f.check();
 }

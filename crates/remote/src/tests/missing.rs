@@ -82,7 +82,7 @@ fn a_log_is_dropped_while_its_changes_are_on_their_way() {
 
 #[test]
 fn what_can_be_made_again_is_made_again() {
-    for name in ["hw_applying", "hw_staged", "hw_conflict", "hw_key_range", "hw_key_range_gone"] {
+    for name in ["hw_applying", "hw_staged", "hw_conflict", "hw_key_range", "hw_key_range_gone", "hw_parent"] {
         let mut f = items();
         f.sql(&format!("UPDATE item SET price = '1.50' WHERE id = 1; DROP TABLE {name}"));
         f.reopen();

@@ -176,6 +176,31 @@ fn an_insert_with_autoincrement_and_a_stamp_is_an_insert() {
     }
 }
 
+/// From the next look at the file on, change tracking is told of each new row before the application's triggers are.
+#[test]
+fn a_trigger_that_deletes_earlier_rows_of_its_statement_hides_no_insert() {
+    let columns = [("id", Type::Int), ("name", Type::Text)];
+    let triggers = "CREATE TRIGGER app AFTER INSERT ON item WHEN NEW.name = 'gone' BEGIN DELETE FROM item WHERE id = NEW.id; END; \
+         CREATE TRIGGER app_key AFTER INSERT ON item WHEN NEW.name = 'low' BEGIN UPDATE item SET id = -NEW.id WHERE id = NEW.id; END; \
+         CREATE TRIGGER app_stamp AFTER INSERT ON item BEGIN UPDATE item SET name = name || '!' WHERE id = NEW.id; END";
+    let sql = "CREATE TABLE item (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT)";
+    let mut f = adopting(&model(vec![table("item", &columns)]), sql);
+    f.sql(triggers);
+    f.reopen();
+    assert!(!crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"));
+    let version = f.rows("PRAGMA schema_version");
+    f.reopen();
+    assert_eq!(f.rows("PRAGMA schema_version"), version, "once is enough");
+    f.sql("VACUUM");
+    f.reopen();
+    f.sql("INSERT INTO item (name) VALUES ('gone'), ('b'), ('c')");
+    assert_eq!(f.cut_changes(), ["item: - -> 2,b!", "item: - -> 3,c!"]);
+    f.receipt(Vec::new());
+    f.sql("INSERT INTO item (name) VALUES ('low'), ('low'), ('f')");
+    assert_eq!(f.cut_changes(), ["item: - -> -5,low!", "item: - -> -4,low!", "item: - -> 6,f!"]);
+    f.check();
+}
+
 /// The sequence goes with the table's name.
 #[test]
 fn autoincrement_goes_on_in_a_table_that_was_renamed_and_back() {

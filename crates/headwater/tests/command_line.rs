@@ -87,6 +87,66 @@ fn init_writes_a_configuration_and_a_model_that_work() {
     assert!(again.err.contains("--force"), "{again:?}");
 }
 
+/// What looks as if it were no remote's business stands in the model as comments; what can't travel keeps nothing else from it.
+#[test]
+fn init_leaves_secrets_and_what_cannot_travel_out_of_the_model() {
+    let place = Place::new();
+    let wide: Vec<String> = (0..1200).map(|number| format!("c{number} TEXT")).collect();
+    let sql = format!(
+        "CREATE TABLE users (id INTEGER NOT NULL PRIMARY KEY, name TEXT, pass_crypt TEXT NOT NULL, \"resetToken\" TEXT UNIQUE, token_count INTEGER);
+         CREATE TABLE oauth_nonces (id INTEGER NOT NULL PRIMARY KEY, user_id INTEGER REFERENCES users (id), nonce TEXT);
+         CREATE TABLE flyway_schema_history (installed_rank INTEGER NOT NULL PRIMARY KEY, script TEXT);
+         CREATE TABLE invitation (token TEXT NOT NULL PRIMARY KEY, user_id INTEGER REFERENCES users (id));
+         CREATE TABLE post (id INTEGER NOT NULL PRIMARY KEY, invitation TEXT REFERENCES invitation (token), text TEXT);
+         CREATE TABLE \"two\nlines\" (id INTEGER NOT NULL PRIMARY KEY);
+         CREATE TABLE lines (id INTEGER NOT NULL PRIMARY KEY, \"a\nb\" TEXT, hw_mine TEXT);
+         CREATE TABLE wide (id INTEGER NOT NULL PRIMARY KEY, {});",
+        wide.join(", ")
+    );
+    place.sql("central.db", &sql);
+    let said = place.init();
+    assert_eq!(said.code, 0, "{said:?}");
+    let told = [
+        "users: column `pass_crypt` looks like a secret",
+        "users: column `resetToken` looks like a secret",
+        "oauth_nonces: the table looks as if it held secrets",
+        "flyway_schema_history: the table is the bookkeeping",
+        "invitation: the table has a key that looks like a secret",
+        "lines: its name",
+        "wide: it has 1201 columns",
+    ];
+    for told in told {
+        assert!(said.out.contains(told), "{told}: {said:?}");
+    }
+    let text = std::fs::read_to_string(place.path("models/shop-1.toml")).expect("written");
+    let model = headwater_model::parse::parse("shop", &text).expect("valid");
+    let names: Vec<&str> = model.tables.iter().map(|table| table.name.as_str()).collect();
+    assert_eq!(names, ["customer", "bill", "post", "users"], "{text}");
+    let users = model.table("users").expect("users");
+    let columns: Vec<&str> = users.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!((columns, users.unique.len()), (vec!["id", "name", "token_count"], 0));
+    assert!(model.table("post").is_some_and(|post| post.references.is_empty()));
+    // Whoever takes the # away has the table and the column.
+    let taken: String = text.lines().fold(String::new(), |all, line| {
+        let line = match line.strip_prefix("# ") {
+            Some(rest) if rest.starts_with("pass_crypt = ") => rest,
+            _ => line,
+        };
+        all + line + "\n"
+    });
+    let start = taken.find("# [tables.oauth_nonces]").expect("a comment");
+    let (before, after) = taken.split_at(start);
+    let (block, rest) = after.split_once("\n\n").expect("an end");
+    let block: String =
+        block.lines().map(|line| line.trim_start_matches("# ").trim_start_matches('#').to_owned() + "\n").collect();
+    let model = headwater_model::parse::parse("shop", &format!("{before}{block}\n{rest}")).expect("valid");
+    assert!(model.table("users").is_some_and(|users| users.column("pass_crypt").is_some()));
+    assert!(model.table("oauth_nonces").is_some_and(|nonces| nonces.references.len() == 1));
+    place.run(&["track"]);
+    let checked = place.run(&["check"]);
+    assert!(checked.out.contains("pass_crypt"), "check says what a remote can't fill: {checked:?}");
+}
+
 #[test]
 fn every_option_in_the_written_configuration_is_an_option() {
     let place = Place::new();

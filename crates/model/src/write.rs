@@ -28,6 +28,10 @@ pub struct Comments {
     pub tables: BTreeMap<String, String>,
     /// Above columns, by names of table and column.
     pub columns: BTreeMap<(String, String), String>,
+    /// Columns that are written as comments after those of their table, by its name, each with why.
+    pub columns_left_out: Vec<(String, Column, String)>,
+    /// Tables that are written as comments after the others, each with why. Their references count the model's tables.
+    pub tables_left_out: Vec<(Table, String)>,
     /// At the end.
     pub tail: String,
 }
@@ -57,6 +61,13 @@ pub fn to_toml(model: &Model, comments: &Comments) -> String {
         file.line(format_args!(""));
         file.comment(comments.tables.get(&table.name).map_or("", String::as_str));
         file.table(model, table, comments);
+    }
+    for (table, why) in &comments.tables_left_out {
+        let mut block = File(String::new());
+        block.table(model, table, &Comments::default());
+        file.line(format_args!(""));
+        file.comment(why);
+        file.comment(&block.0);
     }
     if !comments.tail.is_empty() {
         file.line(format_args!(""));
@@ -117,6 +128,10 @@ impl File {
             let place = (table.name.clone(), column.name.clone());
             self.comment(comments.columns.get(&place).map_or("", String::as_str));
             self.line(format_args!("{} = \"{}\"", key(&column.name), column_type(column)));
+        }
+        for (_, column, why) in comments.columns_left_out.iter().filter(|(name, ..)| *name == table.name) {
+            self.comment(why);
+            self.comment(&format!("{} = \"{}\"", key(&column.name), column_type(column)));
         }
     }
 

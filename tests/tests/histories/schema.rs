@@ -231,6 +231,9 @@ impl Schema {
         let postgres = self.kind == Kind::Postgres;
         let (price, mood) = if postgres { ("numeric(10,2)", "mood") } else { ("DECIMAL_TEXT", "TEXT") };
         let kinds = vec![text("id", "text NOT NULL"), typed("code", &self.reference, " UNIQUE"), text("label", "text")];
+        // Compared as the product does, by the collation that the table's column has now: a value that comes out of JSON has none of its own.
+        let is_collated = postgres && self.partition.sql(self.kind).contains("COLLATE");
+        let held = if is_collated { "(to_json(holder.p) #>> ARRAY[]::text[])" } else { "holder.p" };
         let things = vec![
             typed("id", &self.key, " NOT NULL"),
             typed("p", &self.partition, " NOT NULL"),
@@ -256,8 +259,9 @@ impl Schema {
                 columns: things,
                 key: 1,
                 constraints: ", FOREIGN KEY (kind) REFERENCES kind (code)".to_owned(),
-                visible: "EXISTS (SELECT 1 FROM holder WHERE holder.user_name = {user} AND holder.p = thing.p)"
-                    .to_owned(),
+                visible: format!(
+                    "EXISTS (SELECT 1 FROM holder WHERE holder.user_name = {{user}} AND thing.p = {held})"
+                ),
                 below: Vec::new(),
             },
         ]

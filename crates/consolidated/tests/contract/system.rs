@@ -157,7 +157,12 @@ pub(crate) fn check_and_init_see_what_is_there(database: &Database) {
         .application("CREATE TABLE keyless (a {int}); CREATE TABLE ours (id {int} NOT NULL PRIMARY KEY, hw_x text)");
     let awkward = match database.dialect() {
         Dialect::Sqlite => ("loose", "CREATE TABLE loose (name text PRIMARY KEY)"),
-        Dialect::Postgres => ("node", "CREATE SCHEMA second; CREATE TABLE second.node (id bigint PRIMARY KEY)"),
+        Dialect::Postgres => (
+            "node",
+            "CREATE SCHEMA second; CREATE TABLE second.node (id bigint PRIMARY KEY); \
+             CREATE TABLE cased (id bigint PRIMARY KEY, \"Note\" text, note text); \
+             CREATE TABLE made (base bigint, id bigint GENERATED ALWAYS AS (base * 2) STORED PRIMARY KEY)",
+        ),
     };
     database.application(awkward.1);
     let catalogue = database.connect().catalogue().expect("a catalogue");
@@ -176,6 +181,14 @@ pub(crate) fn check_and_init_see_what_is_there(database: &Database) {
         assert!(first.left_out.iter().any(|(left_out, _)| left_out == table), "{table}: {:?}", first.left_out);
     }
     assert_eq!(names.iter().filter(|name| **name == "node").count(), 1);
+    if database.dialect() == Dialect::Postgres {
+        let cased = first.model.table("cased").expect("all but one of its columns travel");
+        assert_eq!(cased.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["id", "Note"]);
+        let why =
+            |table: &str| first.left_out.iter().find(|(left_out, _)| left_out == table).map(|(_, why)| why.as_str());
+        assert_eq!(why("cased"), Some("column `note`: a remote does not tell it from `Note`"));
+        assert_eq!(why("made"), Some("of its key, column `id`: the database makes its value"));
+    }
     let customer = first.model.table("customer").expect("customer");
     assert_eq!((customer.key.as_slice(), customer.unique.as_slice()), (&[0][..], &[vec![1]][..]));
     let line = first.model.table("line").expect("line");

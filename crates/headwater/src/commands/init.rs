@@ -88,7 +88,7 @@ pub fn run(args: &InitArgs, global: &Global, output: &Output) -> Done {
     let text = model_text(&first, &model_file)?;
     write(&model_file, &text)?;
     write(&global.config, &config_text(&config_url(url, &address, folder)?, &model_name))?;
-    let left_out: Vec<_> = first.left_out.iter().map(|(table, why)| json!({ "table": table, "why": why })).collect();
+    let left_out: Vec<_> = left_out(&first).iter().map(|(table, why)| json!({ "table": table, "why": why })).collect();
     let answer = json!({
         "config": global.config, "model": model_file, "left_out": left_out,
         "tables": first.model.tables.iter().map(|table| &table.name).collect::<Vec<_>>(),
@@ -104,10 +104,25 @@ fn tell(first: &FirstModel, config: &Path, model: &Path, output: &Output) -> Res
         model.display(),
         counted(first.model.tables.len(), "table")
     ))?;
-    for (table, why) in &first.left_out {
+    for (table, why) in left_out(first) {
         output.line(format!("  left out of {table}: {why}"))?;
     }
     output.line("\nNext: edit the model, then\n  headwater track --dry-run\n  headwater track\n  headwater check")
+}
+
+/// What is not in the model, by table, and why.
+fn left_out(first: &FirstModel) -> Vec<(String, String)> {
+    let mut all = first.left_out.clone();
+    let tables = first.doubtful.tables.iter();
+    all.extend(
+        tables
+            .map(|(table, why)| (table.name.clone(), format!("the table {why}: it stands in the model as a comment"))),
+    );
+    let columns = first.doubtful.columns.iter();
+    all.extend(columns.map(|(table, column, why)| {
+        (table.clone(), format!("column `{}` {why}: it stands in the model as a comment", column.name))
+    }));
+    all
 }
 
 /// The model's text; what `parse` would not take is told now rather than at the next command.
@@ -123,7 +138,22 @@ fn model_text(first: &FirstModel, file: &Path) -> Result<String> {
         return Err(usage(format!("the database has no table that can travel:\n{absent}")));
     }
     let tail = if absent.is_empty() { MODEL_TAIL.to_owned() } else { format!("{absent}\n{MODEL_TAIL}") };
-    let text = to_toml(&first.model, &Comments { head: MODEL_HEAD.to_owned(), tables, tail, ..Comments::default() });
+    let remove = "take the # away to sync it";
+    let columns = first.doubtful.columns.iter();
+    let columns_left_out =
+        columns.map(|(table, column, why)| (table.clone(), column.clone(), format!("{} {why}; {remove}", column.name)));
+    let doubtful = first.doubtful.tables.iter();
+    let tables_left_out =
+        doubtful.map(|(table, why)| (table.clone(), format!("The table {} {why}; {remove}:", table.name)));
+    let comments = Comments {
+        head: MODEL_HEAD.to_owned(),
+        tables,
+        tail,
+        columns_left_out: columns_left_out.collect(),
+        tables_left_out: tables_left_out.collect(),
+        ..Comments::default()
+    };
+    let text = to_toml(&first.model, &comments);
     match parse(&file.display().to_string(), &text) {
         Ok(_) => Ok(text),
         Err(errors) => {

@@ -480,6 +480,7 @@ impl<'a> Apply<'a> {
             self.settle_all()?;
         }
         self.let_go_what_went_up()?;
+        self.end_departure()?;
         self.give_own_back()?;
         self.rows.set_applying(None)?;
         self.carry_out_own_keys()?;

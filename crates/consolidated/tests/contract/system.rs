@@ -182,8 +182,8 @@ pub(crate) fn check_and_init_see_what_is_there(database: &Database) {
     }
     assert_eq!(names.iter().filter(|name| **name == "node").count(), 1);
     if database.dialect() == Dialect::Postgres {
-        let cased = first.model.table("cased").expect("all but one of its columns travel");
-        assert_eq!(cased.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["id", "Note"]);
+        let two_cases = first.model.table("cased").expect("all but one of its columns travel");
+        assert_eq!(two_cases.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["id", "Note"]);
         let why =
             |table: &str| first.left_out.iter().find(|(left_out, _)| left_out == table).map(|(_, why)| why.as_str());
         assert_eq!(why("cased"), Some("column `note`: a remote does not tell it from `Note`"));

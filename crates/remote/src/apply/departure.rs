@@ -10,7 +10,8 @@
 //!
 //! A trigger tells the two apart by the view `hw_leaving`, which has a row while rows leave.
 //!
-//! A single row that leaves (it was moved to a partition of another user's) comes as [`RowOp::Leave`], and is told apart likewise.
+//! A single row that leaves (it was moved to a partition of another user's) comes as [`RowOp::Leave`], and is told apart likewise. So is a row
+//! that is taken out of the file because it has no place in it: another has its unique value, or what it refers to is not here.
 //!
 //! *Caveat.* A row that a table lacks when it comes whole may have left or may be deleted: for triggers it is deleted.
 //!
@@ -26,13 +27,15 @@ use crate::cut::set_aside_mark;
 use crate::error::{Error, While};
 use crate::local::{Local, to_wire};
 use crate::plan::TablePlan;
-use crate::rows::Pending;
+use crate::rows::{Pending, Placed};
 
 /// Rows that leave while triggers of the application's see them go.
 #[derive(Debug, Default)]
 pub(super) struct Departure {
     /// Whether any leave now, and what triggers write is remembered.
     is_on: bool,
+    /// Whether that is for rows that are taken out, and ends when anything else is done.
+    is_for_some: bool,
     /// What was set aside for it in this download: tables and keys.
     written: HashSet<(u32, Vec<u8>)>,
 }
@@ -40,7 +43,12 @@ pub(super) struct Departure {
 impl Apply<'_> {
     /// Rows of a table are about to leave: if triggers of the application's see them go, what is open in the logs is remembered.
     pub(super) fn begin_departure(&mut self, table: &TablePlan) -> Result<(), Error> {
+        self.end_taking_out()?;
         self.rows.leaving.set(true);
+        self.remember_open(table)
+    }
+
+    fn remember_open(&mut self, table: &TablePlan) -> Result<(), Error> {
         if self.departure.is_on || !self.rows.fires_own_triggers(table)? {
             return Ok(());
         }
@@ -55,9 +63,29 @@ impl Apply<'_> {
         self.rows.set_leaving(true)
     }
 
+    /// Takes a row out that nobody has deleted; whether it is gone.
+    pub(super) fn put_out(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        let was_on = self.departure.is_on;
+        self.remember_open(table)?;
+        self.departure.is_for_some |= self.departure.is_on && !was_on;
+        self.removed(table, key).map(|placed| placed == Placed::Done)
+    }
+
+    /// Before a row is stored or deleted: what triggers write then is an edit.
+    pub(super) fn end_taking_out(&mut self) -> Result<(), Error> {
+        if !self.departure.is_for_some {
+            return Ok(());
+        }
+        let leaving = self.rows.leaving.get();
+        self.end_departure()?;
+        self.rows.leaving.set(leaving);
+        Ok(())
+    }
+
     /// Rows have left: what triggers wrote meanwhile is set aside where it stands.
     pub(super) fn end_departure(&mut self) -> Result<(), Error> {
         self.rows.leaving.set(false);
+        self.departure.is_for_some = false;
         if !std::mem::take(&mut self.departure.is_on) {
             return Ok(());
         }

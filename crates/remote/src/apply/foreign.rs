@@ -208,7 +208,7 @@ impl Apply<'_> {
         let is_noted = self.note_gone(table, &row, "the row that it refers to is gone")?;
         let wire = to_wire(&self.as_it_came(table, key)?.unwrap_or(row), &table.types);
         self.rows.set_applying(Some(table))?;
-        if !self.remove(table, key)? {
+        if !self.put_out(table, key)? {
             // A trigger keeps it: no trigger sees it go.
             super::set_triggers(self.rows.connection, false)?;
             self.remove(table, key)?;
@@ -278,7 +278,7 @@ impl Apply<'_> {
     }
 
     /// Whether all that a row refers to is here, or has come and is only held.
-    fn may_come_back(&self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
+    pub(super) fn may_come_back(&self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
         for reference in &table.references {
             let Some(parent) = self.plan.tables.get(reference.table) else { continue };
             let values: Vec<Local> = reference.columns.iter().filter_map(|&place| row.get(place).cloned()).collect();

@@ -81,6 +81,7 @@ impl Apply<'_> {
         if self.is_to_be_compared(table) || !self.going.contains(&table.number) {
             return Ok(());
         }
+        self.end_taking_out()?;
         self.rows.set_applying(Some(table))?;
         self.hold_changed(table)?;
         self.delete_going(table)?;

@@ -326,6 +326,7 @@ impl Coming {
 impl<'a> Apply<'a> {
     /// Stores the prepared rows of the table whose frames have come.
     pub(super) fn store_prepared(&mut self) -> Result<(), Error> {
+        self.end_taking_out()?;
         let Some(table) = self.table else { return Ok(()) };
         let has_other = |prepared: &mut Prepared| {
             prepared.tables.get_mut(&table.number).is_some_and(|coming| std::mem::take(&mut coming.has_other))

@@ -204,6 +204,7 @@ impl Apply<'_> {
     /// Stores a row that no pending change of its own key forbids.
     fn place(&mut self, table: &TablePlan, key: &[u8], row: &Row, local: &[Local]) -> Result<(), Error> {
         let mut why = IN_THE_WAY.to_owned();
+        self.end_taking_out()?;
         // Each unique index can have one row in the way at most, or else it would not be unique.
         for _ in 0..=table.uniques.len() {
             match self.rows.upsert(table, local)? {
@@ -214,7 +215,7 @@ impl Apply<'_> {
                     self.touched.row(table, key);
                     return Ok(());
                 }
-                Placed::InTheWay if self.clear_way(table, local)? => {}
+                Placed::InTheWay if self.clear_way(table, local)? => self.end_taking_out()?,
                 Placed::InTheWay => break,
                 Placed::Refused(reason) => {
                     tracing::warn!(
@@ -299,7 +300,7 @@ impl Apply<'_> {
         };
         let last = match last {
             Some(row) if !self.has_no_place(table, &row)? => row,
-            _ => return self.remove(table, &pending.key).map(drop),
+            _ => return self.put_out(table, &pending.key).map(drop),
         };
         // A row that was moved would not be found again with its partition.
         let old = from_wire(&last);
@@ -307,7 +308,7 @@ impl Apply<'_> {
         let is_moved = |new: &Vec<Local>| places.clone().any(|place| new[*place] != old[*place]);
         let is_here = match &pending.new {
             Some(new) if !is_moved(new) => self.make_way(table, &pending.key)?,
-            _ => self.remove(table, &pending.key).map(|_| false)?,
+            _ => self.put_out(table, &pending.key).map(|_| false)?,
         };
         self.keep_displaced(table, &key, &table.row_bytes(&last), is_here)
     }
@@ -321,15 +322,16 @@ impl Apply<'_> {
             }
             return Ok(true);
         }
-        self.remove(table, key).map(|_| false)
+        self.put_out(table, key).map(|_| false)
     }
 
     /// Deletes a row, and notes that what refers to it must be looked at. Whether it is gone: a trigger may keep it.
     pub(super) fn remove(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        self.end_taking_out()?;
         Ok(self.removed(table, key)? == Placed::Done)
     }
 
-    fn removed(&mut self, table: &TablePlan, key: &[Local]) -> Result<Placed, Error> {
+    pub(super) fn removed(&mut self, table: &TablePlan, key: &[Local]) -> Result<Placed, Error> {
         self.keep_own(table, &table.by_key(), key)?;
         let placed = self.rows.delete(table, key)?;
         if placed == Placed::Done {
@@ -340,6 +342,7 @@ impl Apply<'_> {
 
     /// Deletes a row; one that a trigger keeps is to be deleted still.
     pub(super) fn remove_or_hold(&mut self, table: &TablePlan, key_row: &[Local], key: &[u8]) -> Result<(), Error> {
+        self.end_taking_out()?;
         let why = match self.removed(table, key_row)? {
             Placed::Done => return Ok(()),
             Placed::Refused(why) if why != LEFT_OUT => format!("the row can't be deleted here: {why}"),
@@ -452,14 +455,14 @@ impl Apply<'_> {
             // Its partition may have been left after it stepped aside.
             if self.has_no_place(table, &row)? {
                 if is_here {
-                    self.remove(table, &table.key_of(&from_wire(&row)))?;
+                    self.put_out(table, &table.key_of(&from_wire(&row)))?;
                 }
                 self.note_gone(table, &from_wire(&row), "the remote left the partition of this row")?;
                 continue;
             }
             let is_back = self.put_back(table, &key, &row)?;
             if is_here && !is_back {
-                self.remove(table, &table.key_of(&from_wire(&row)))?;
+                self.put_out(table, &table.key_of(&from_wire(&row)))?;
             }
             if !is_back && self.rows.held(table, &key)?.is_none() {
                 let is_noted =
@@ -474,10 +477,12 @@ impl Apply<'_> {
     /// Stores a row that came down before; whether it found a place. Pending changes make way for it, other rows don't.
     fn put_back(&mut self, table: &TablePlan, key: &[u8], row: &Row) -> Result<bool, Error> {
         let local = from_wire(row);
+        self.end_taking_out()?;
         while self.rows.upsert(table, &local)? != Placed::Done {
             if !self.clear_pending(table, &local)? {
                 return Ok(false);
             }
+            self.end_taking_out()?;
         }
         self.touched.row(table, key);
         Ok(true)
@@ -523,6 +528,8 @@ impl Apply<'_> {
             self.end_departure()?;
         }
         let is_settled = match held {
+            // It would be taken out again, and triggers would see it come and go at each sync.
+            Some(row) if self.rows.fires_own_triggers(table)? && !self.may_come_back(table, &from_wire(&row))? => false,
             None if !leaves && self.kept_by(table, key_row)?.is_some() => false,
             None => self.remove(table, key_row)?,
             Some(row) => self.put_back(table, key, &row)?,

@@ -236,3 +236,56 @@ fn a_trigger_can_tell_leaving_from_deleting() {
     assert_eq!(f.rows("SELECT id FROM note"), ["10", "11"], "this one was deleted");
     f.check();
 }
+
+const COUNTED: &str = "CREATE TRIGGER app_gone AFTER DELETE ON piece WHEN NOT EXISTS (SELECT 1 FROM hw_leaving) BEGIN \
+     UPDATE kind SET name = name || '!' WHERE id = 1; END; \
+     CREATE TRIGGER app_deleted AFTER DELETE ON piece BEGIN UPDATE kind SET name = name || '-' WHERE id = 1; END; \
+     CREATE TRIGGER app_new AFTER INSERT ON piece BEGIN UPDATE kind SET name = name || '+' WHERE id = 1; END;";
+
+/// A piece whose item is gone at the consolidated database, where nothing holds it to its item: nobody has deleted the piece.
+#[test]
+fn a_row_that_is_held_for_its_parent_has_left_and_is_stored_once_it_can_be() {
+    let mut f = items(COUNTED);
+    let down = |f: &Fixture| f.down().holds("item", &north()).holds("piece", &north()).holds("kind", &[]);
+    f.download(down(&f).delete("item", &[vec![Value::Int(1)]]));
+    assert_eq!((f.rows("SELECT id FROM piece"), f.held()), (vec!["2".to_owned()], 1));
+    assert_eq!(f.set_aside(), [r#"kind {"id":1} partition in place"#], "what the trigger wrote");
+    assert_eq!(f.rows("SELECT name FROM kind"), ["tool-"], "and the guard kept the other from it");
+    assert_eq!(f.cut(), None);
+    for _ in 0..3 {
+        f.download(down(&f));
+        assert_eq!(
+            (f.rows("SELECT name FROM kind"), f.held()),
+            (vec!["tool-".to_owned()], 1),
+            "no trigger sees it again"
+        );
+    }
+    f.remote.drop_set_aside(&Choice::All).expect("taken back");
+    f.download(down(&f).rows("item", &[row("1,north,axe,$1.00")]));
+    assert_eq!((f.rows("SELECT id FROM piece ORDER BY id"), f.held()), (["1", "2"].map(str::to_owned).to_vec(), 0));
+    assert_eq!(f.cut_changes(), ["kind: 1,tool -> 1,tool+"], "what a trigger writes for a row that comes is an edit");
+    f.check();
+}
+
+/// A row that was made here makes way for one that comes: what the application had made beside it is on the list.
+#[test]
+fn what_goes_with_a_row_that_is_set_aside_is_on_the_list() {
+    let mut f = items(
+        "CREATE TRIGGER app_cascade AFTER DELETE ON item WHEN NOT EXISTS (SELECT 1 FROM hw_leaving) BEGIN \
+         DELETE FROM note WHERE item = OLD.id; END; \
+         CREATE TRIGGER app_unguarded AFTER DELETE ON item BEGIN DELETE FROM kind WHERE name = OLD.name; END;",
+    );
+    f.sql("INSERT INTO item VALUES (30, 'north', 'hoe', '3.00'); INSERT INTO note VALUES (50, 2, 'mine'); INSERT INTO kind VALUES (7, 'hoe')");
+    f.sql("UPDATE kind SET name = 'hoe' WHERE id = 1");
+    f.download(f.down().holds("item", &north()).holds("kind", &[]).rows("item", &[row("31,north,hoe,$4.00")]));
+    assert_eq!(f.rows("SELECT id FROM item ORDER BY id"), ["1", "2", "31"]);
+    let expected = [
+        r#"item {"id":30} unique out"#,
+        r#"kind {"id":1} partition in place"#,
+        r#"kind {"id":1} partition out"#,
+        r#"kind {"id":7} partition out"#,
+    ];
+    assert_eq!(sorted(f.set_aside()), expected);
+    assert_eq!(f.cut_changes(), ["note: - -> 50,2,mine"], "nothing is deleted for it");
+    f.check();
+}

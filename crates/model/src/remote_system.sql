@@ -109,7 +109,7 @@ CREATE TABLE "hw_key_range_gone" (
   PRIMARY KEY ("name", "first")
 ) WITHOUT ROWID;
 -- The application's own tables that others refer to: behind all of them in the catalogue.
-CREATE TABLE "hw_parent" ("name" TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE "hw_parent" ("name" TEXT PRIMARY KEY, "ways" TEXT) WITHOUT ROWID;
 CREATE TABLE "hw_applying" ("table" INTEGER PRIMARY KEY);
 
 CREATE VIEW "hw_leaving" AS SELECT 1 AS "leaving" FROM "hw_applying" WHERE "table" = 4294967296;

@@ -37,7 +37,7 @@ pub(crate) fn complete(connection: &Connection, plan: &Plan) -> Result<(), Error
         .execute_batch(&remote_sql::next_key_view(&plan.model))
         .while_doing("creating the view of the next keys")?;
     plan.tables.iter().try_for_each(|table| create_triggers(connection, table))?;
-    gone::own_parents::settle(connection, plan)
+    gone::own_parents::record(connection, plan)
 }
 
 /// Whether the file has a table of this name.
@@ -54,12 +54,12 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     older::put_right(database)?;
     plan.schema_version = Some(schema_version(connection)?);
     learn_uniques(connection, plan)?;
-    if gone::own_parents::have_changed(connection, plan)? {
-        database.write("looking at the application's tables", |connection| {
-            is_of(connection, plan)?;
-            gone::own_parents::settle(connection, plan)
-        })?;
-    }
+    let have_changed = gone::own_parents::have_changed(connection, plan)?;
+    let look = |look: fn(&Connection, &Plan) -> Result<(), Error>| {
+        let looked = |connection: &Connection| is_of(connection, plan).and_then(|()| look(connection, plan));
+        if have_changed { database.write("looking at the application's tables", looked) } else { Ok(()) }
+    };
+    look(gone::own_parents::set_aside)?;
     for table in &plan.tables {
         if !has_triggers(connection, table).while_doing("reading the catalogue")? {
             tracing::info!(table = table.table.name, "change tracking is made anew");
@@ -74,6 +74,7 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
             })?;
         }
     }
+    look(gone::own_parents::record)?;
     plan.tables.iter().try_for_each(|table| unfit::check_ahead(database, table))?;
     key_ranges::pass_taken_alone(database, plan)
 }
@@ -92,7 +93,7 @@ pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<
     if plan.schema_version == Some(schema_version(connection)?) {
         return Ok(());
     }
-    gone::own_parents::settle(connection, plan)?;
+    gone::own_parents::set_aside(connection, plan)?;
     for table in &plan.tables {
         let name = &table.table.name;
         if !exists(connection, name)? {
@@ -104,7 +105,7 @@ pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<
             create_triggers(connection, table)?;
         }
     }
-    Ok(())
+    gone::own_parents::record(connection, plan)
 }
 
 /// Another one whenever any table, index or trigger has been made, changed or dropped.

@@ -21,8 +21,9 @@ use std::collections::HashSet;
 use headwater_model::sql::quote;
 use headwater_protocol::message::RefusalCode;
 use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
 
-use super::refusal;
+use super::{own_parents, refusal};
 use crate::cut::set_aside_mark;
 use crate::error::{Error, While};
 use crate::index_sql;
@@ -30,9 +31,31 @@ use crate::plan::{Plan, TablePlan};
 use crate::remote::now;
 use crate::rows::{Pending, Rows};
 use crate::schema;
+use crate::untracked;
+
+/// What of the file's schema brings changes of one table to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ways {
+    pub(super) links: Vec<Link>,
+    /// Tables and views with triggers of the application's, each with one to which these write; in small letters.
+    written: Vec<(String, String)>,
+}
+
+impl Ways {
+    /// The names that a table has now to which these ways led: SQLite changes the references to a table that is renamed.
+    pub(super) fn renamed(&self, name: &str, now: &Ways) -> Vec<String> {
+        let to = self.links.iter().filter(|link| link.parent.eq_ignore_ascii_case(name));
+        let same = |old: &Link, new: &Link| {
+            old.child == new.child && old.columns == new.columns && !new.parent.eq_ignore_ascii_case(name)
+        };
+        to.flat_map(|old| now.links.iter().filter(move |new| same(old, new)))
+            .map(|new| new.parent.to_ascii_lowercase())
+            .collect()
+    }
+}
 
 /// A reference of a table's rows to those of another, which SQLite carries out, or which the model has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Link {
     child: String,
     pub(super) parent: String,
@@ -49,15 +72,18 @@ struct Drop<'c> {
     plan: &'c Plan,
     /// The table that the application has dropped.
     name: &'c str,
-    links: Vec<Link>,
+    /// As they are, and as they were when the file was last looked at: a migration may have dropped some since.
+    ways: Ways,
 }
 
 /// Sets aside what SQLite, and triggers of the application's, may have done to rows of other tables while the application dropped this one.
 /// Returns the number of the changes.
 pub(crate) fn set_aside(connection: &Connection, plan: &Plan, dropped: &str) -> Result<u64, Error> {
-    let mut links = of_model(plan);
-    links.extend(of_file(connection).while_doing("reading the catalogue")?);
-    let drop = Drop { rows: Rows::new(connection), plan, name: dropped, links };
+    let mut ways = ways(connection).while_doing("reading the catalogue")?;
+    let before = own_parents::ways_before(connection)?;
+    ways.links.extend(of_model(plan).into_iter().chain(before.links));
+    ways.written.extend(before.written);
+    let drop = Drop { rows: Rows::new(connection), plan, name: dropped, ways };
     let count = drop.set_aside()?;
     if count > 0 {
         tracing::warn!(
@@ -75,7 +101,7 @@ impl Drop<'_> {
         let (mut count, mut has_triggers_fired) = (0, HashSet::new());
         loop {
             let mut found = 0;
-            for link in &self.links {
+            for link in &self.ways.links {
                 let Some((child, condition)) = self.condition(link, &reached)? else { continue };
                 let what = |pending: &Pending| match pending.new {
                     None => "the row is gone",
@@ -94,15 +120,29 @@ impl Drop<'_> {
                 break;
             }
         }
-        // Own tables have no log that would tell whether rows of theirs went.
+        // Own tables have no log that would tell whether rows of theirs went, own columns are in none, and a table that is made anew itself may
+        // have them again.
         let own = self
+            .ways
             .links
             .iter()
             .filter(|link| reached.contains(&link.parent.to_ascii_lowercase()) && !self.is_dropped(&link.child));
-        has_triggers_fired.extend(
-            own.filter(|link| self.of_model(&link.child).is_none()).map(|link| link.child.to_ascii_lowercase()),
-        );
+        for link in own {
+            if self.tells_nothing(link)? {
+                has_triggers_fired.insert(link.child.to_ascii_lowercase());
+            }
+        }
         Ok(count + self.set_written_aside(has_triggers_fired)?)
+    }
+
+    /// Whether no log would have what became of the children.
+    fn tells_nothing(&self, link: &Link) -> Result<bool, Error> {
+        let Some(child) = self.of_model(&link.child) else { return Ok(true) };
+        let connection = self.rows.connection;
+        Ok(link.columns.iter().any(|(from, _)| place_of(child, from).is_none())
+            || untracked::is_in_doubt(connection, child)?
+            || untracked::is_rebuilt(connection, child)?
+            || !schema::exists(connection, &child.table.name)?)
     }
 
     fn is_dropped(&self, name: &str) -> bool {
@@ -126,7 +166,7 @@ impl Drop<'_> {
         let mut reached = HashSet::from([self.name.to_ascii_lowercase()]);
         let mut next = vec![self.name.to_ascii_lowercase()];
         while let Some(parent) = next.pop() {
-            for link in self.links.iter().filter(|link| link.parent.to_ascii_lowercase() == parent) {
+            for link in self.ways.links.iter().filter(|link| link.parent.to_ascii_lowercase() == parent) {
                 let is_followed = match self.of_model(&link.child) {
                     Some(_) => self.logged(&link.child)?.is_some(),
                     None => link.deletes,
@@ -204,7 +244,8 @@ impl Drop<'_> {
     fn set_written_aside(&self, fired_on: HashSet<String>) -> Result<u64, Error> {
         let (mut seen, mut next, mut count) = (fired_on.clone(), Vec::from_iter(fired_on), 0);
         while let Some(name) = next.pop() {
-            let mut reached = written_by_triggers(self.rows.connection, &name).while_doing("reading the catalogue")?;
+            let written = self.ways.written.iter().filter(|(table, _)| *table == name);
+            let mut reached: Vec<String> = written.map(|(_, written)| written.clone()).collect();
             for name in &reached {
                 if let Some(table) = self.logged(name)? {
                     let what = |_: &Pending| "written by a trigger";
@@ -213,7 +254,7 @@ impl Drop<'_> {
                 }
             }
             let below =
-                self.links.iter().filter(|link| reached.iter().any(|name| link.parent.eq_ignore_ascii_case(name)));
+                self.ways.links.iter().filter(|link| reached.iter().any(|name| link.parent.eq_ignore_ascii_case(name)));
             let below: Vec<String> = below.map(|link| link.child.to_ascii_lowercase()).collect();
             for name in &below {
                 if let Some(table) = self.logged(name)? {
@@ -230,16 +271,20 @@ impl Drop<'_> {
     }
 }
 
-/// The tables to which the application's triggers on a table or view write, in small letters.
-fn written_by_triggers(connection: &Connection, name: &str) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE \
-               AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";
+/// The ways of the file as it is.
+pub(super) fn ways(connection: &Connection) -> rusqlite::Result<Ways> {
+    let sql = "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'trigger' AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";
     let mut select = connection.prepare_cached(sql)?;
-    let texts: Vec<String> = select.query_map([name], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let mut written: Vec<String> = texts.iter().flat_map(|sql| index_sql::written(sql)).collect();
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let triggers: Vec<(String, String)> = select.query_map([], read)?.collect::<Result<_, _>>()?;
+    let of_trigger = |(table, sql): &(String, String)| {
+        let table = table.to_ascii_lowercase();
+        index_sql::written(sql).into_iter().map(|written| (table.clone(), written)).collect::<Vec<_>>()
+    };
+    let mut written: Vec<(String, String)> = triggers.iter().flat_map(of_trigger).collect();
     written.sort();
     written.dedup();
-    Ok(written)
+    Ok(Ways { links: of_file(connection)?, written })
 }
 
 /// The condition that the row to which a change of `child` referred is gone too, and set aside for that.
@@ -294,7 +339,7 @@ fn of_model(plan: &Plan) -> Vec<Link> {
 }
 
 /// The foreign keys that the file's tables have, and that change rows when others are deleted.
-pub(super) fn of_file(connection: &Connection) -> rusqlite::Result<Vec<Link>> {
+fn of_file(connection: &Connection) -> rusqlite::Result<Vec<Link>> {
     let sql = "SELECT m.name, f.\"table\", f.\"from\", f.\"to\", f.on_delete, f.seq FROM sqlite_schema m, pragma_foreign_key_list(m.name) f \
                WHERE m.type = 'table' AND f.on_delete IN ('CASCADE', 'SET NULL', 'SET DEFAULT') ORDER BY m.name, f.id, f.seq";
     let mut select = connection.prepare_cached(sql)?;

@@ -52,6 +52,37 @@ fn docs_here(f: &Fixture) -> Vec<String> {
     f.rows("SELECT id, title FROM doc NOT INDEXED ORDER BY id")
 }
 
+/// A unique index is asked besides which rows are in the way of others.
+#[test]
+fn a_unique_index_that_does_not_work_holds_its_table_alone() {
+    for index in [
+        "CREATE UNIQUE INDEX app ON doc (title COLLATE app_order)",
+        "CREATE UNIQUE INDEX app ON doc (app_upper(title))",
+        "CREATE UNIQUE INDEX app ON doc (title) WHERE app_upper(body) <> 'X'",
+        "ALTER TABLE doc ADD COLUMN own TEXT COLLATE app_order; CREATE UNIQUE INDEX app ON doc (own)",
+    ] {
+        let mut f = docs();
+        f.sql(index);
+        f.reopen();
+        let rows = [row("1,uno,a"), row("2,two,b"), row("4,four,d")];
+        let whole = |f: &Fixture| f.down().whole("doc", &[]).rows("doc", &rows).holds("note", &[]);
+        // It is compared first, as after each new unique index; then as ever.
+        f.download(f.down().rows("doc", &[row("1,uno,a")]).delete("doc", &[row("3")]).rows("note", &[row("2,b")]));
+        assert_eq!(f.rows("SELECT id FROM note"), ["1", "2"], "{index}");
+        assert!(crate::untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"), "{index}");
+        f.download(whole(&f).rows("note", &[row("3,c")]));
+        f.download(f.down().holds("doc", &[]).rows("note", &[row("4,d")]));
+        assert_eq!(f.rows("SELECT id FROM note"), ["1", "2", "3", "4"], "{index}: other tables go on");
+        let whys: Vec<String> = f.remote.held(9).expect("a list").into_iter().filter_map(|held| held.why).collect();
+        assert!(!whys.is_empty() && whys.iter().all(|why| why.contains("index \"app\"")), "{index}: {whys:?}");
+        f.sql("DROP INDEX app");
+        f.reopen();
+        f.download(whole(&f));
+        f.download(whole(&f));
+        assert_eq!((docs_here(&f), f.held()), (["1|uno", "2|two", "4|four"].map(str::to_owned).to_vec(), 0), "{index}");
+    }
+}
+
 #[test]
 fn an_object_that_does_not_work_holds_its_table_alone() {
     for is_whole in [false, true] {

@@ -20,7 +20,6 @@ use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::remote::{Remote, now};
 use crate::rows::{Pending, Rows};
-use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::unsent;
@@ -109,6 +108,8 @@ impl Remote {
     /// again in its table, unless its key has been changed since, or a change of it is on its way, the table does not take the row, or what it
     /// refers to is not there: then it stays set aside. One whose row has been changed since it was refused is pending already.
     ///
+    /// Changes that were set aside just now, since the application has dropped a table, stay too: nobody has been shown them yet.
+    ///
     /// Of [`Choice::Numbers`] all or nothing: [`Error::Configuration`] names a change that can't be made again.
     pub fn retry(&mut self, choice: &Choice) -> Result<Retried, Error> {
         let mut left = Vec::new();
@@ -122,7 +123,11 @@ impl Remote {
             }
             Ok((notes.len() + changed.len()) as u64)
         })?;
-        Ok(Retried { changes: count - left.len() as u64, left })
+        let changes = count - left.len() as u64;
+        if let Some(newest) = self.newest_shown.take().filter(|_| !matches!(choice, Choice::Numbers(_))) {
+            left.extend(self.judged(set_aside_since(&self.database.connection, newest))?);
+        }
+        Ok(Retried { changes, left })
     }
 
     /// Gives changes set aside up; gives their number. Where a row still is as its change made it, it becomes the consolidated one.
@@ -182,7 +187,7 @@ impl Remote {
     fn drop_pending_alone(&mut self, choice: &PendingChoice) -> Result<u64, Error> {
         self.reread()?;
         // What was written without change tracking is nothing that has gone up.
-        schema::refresh(&self.database, &mut self.plan)?;
+        self.refresh()?;
         self.database.write("dropping pending changes", |connection| {
             if State::read(connection)?.frozen.is_some() {
                 return Err(refused(format!(
@@ -225,7 +230,7 @@ impl Remote {
         let _alone = self.lock()?;
         let compare = |remote: &mut Remote| {
             remote.reread()?;
-            schema::refresh(&remote.database, &mut remote.plan)?;
+            remote.refresh()?;
             let plan = &remote.plan;
             remote.database.write("asking for a comparison", |connection| untracked::begin_all(connection, plan))
         };
@@ -254,20 +259,48 @@ impl Remote {
     ) -> Result<u64, Error> {
         self.reread()?;
         // Where change tracking is gone, it is better known before rows are written.
-        schema::refresh(&self.database, &mut self.plan)?;
+        self.refresh()?;
         self.database.write(doing, |connection| {
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
             let own_children = OwnChildren::find(&rows, &self.plan)?;
             let mut changed = wake_changed(&rows, &self.plan)?;
             changed.retain(|one| choice.is_of(one.number, one.table));
-            let notes = chosen(connection, &self.plan, choice, &changed)?;
+            let mut notes = chosen(connection, &self.plan, choice, &changed)?;
+            if let (false, Some(newest)) =
+                (takes_along || matches!(choice, Choice::Numbers(_)), self.newest_shown.get())
+            {
+                notes.retain(|note| note.number <= newest);
+            }
             let count = work(&rows, &self.plan, &notes, &changed)?;
             references::check(&rows, &self.plan, &before, takes_along)?;
             carry_out(&own_children, &rows, &self.plan)?;
             Ok(count)
         })
     }
+}
+
+/// The number of the newest change set aside; 0 where there is none.
+pub(crate) fn newest(connection: &Connection) -> Result<i64, Error> {
+    let sql = "SELECT coalesce(max(\"id\"), 0) FROM \"hw_set_aside\"";
+    connection.query_row(sql, [], |row| row.get(0)).while_doing("reading what is set aside")
+}
+
+/// What a person is told of changes that a look at the file has set aside.
+fn set_aside_since(connection: &Connection, newest: i64) -> Result<Vec<String>, Error> {
+    let read = || {
+        let sql = "SELECT \"id\", \"key_text\", \"name\" FROM \"hw_set_aside\" WHERE \"id\" > ? ORDER BY \"id\"";
+        let mut select = connection.prepare(sql)?;
+        let line = |row: &rusqlite::Row<'_>| {
+            let (number, key, table): (i64, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!(
+                "change {number} ({key} of table {table:?}): it was set aside just now, when the file was looked at; see it first \
+                 (`headwater remote log FILE --set-aside`), and retry again"
+            ))
+        };
+        select.query_map([newest], line)?.collect::<rusqlite::Result<_>>()
+    };
+    read().while_doing("reading what is set aside")
 }
 
 /// What the application's foreign keys say of rows that go: some of its own rows go along, others don't let them go.

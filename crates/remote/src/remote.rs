@@ -1,11 +1,13 @@
 //! Making and opening a remote.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headwater_model::Model;
 
 use crate::adopt;
+use crate::aside;
 use crate::database::{BUSY_WAIT, Database};
 use crate::error::{Error, While};
 use crate::plan::Plan;
@@ -20,6 +22,8 @@ pub struct Remote {
     pub(crate) plan: Plan,
     /// The token got for a password, and until when it is good. Never written to the file.
     pub(crate) token: Option<(String, Instant)>,
+    /// The newest change set aside before a look at the file set others aside, which nobody has been shown yet.
+    pub(crate) newest_shown: Cell<Option<i64>>,
 }
 
 impl std::fmt::Debug for Remote {
@@ -95,7 +99,7 @@ impl Remote {
             state.insert(connection)
         })?;
         schema::learn_uniques(&database.connection, &mut plan)?;
-        Ok(Remote { path, database, plan, token: None })
+        Ok(Remote { path, database, plan, token: None, newest_shown: Cell::new(None) })
     }
 
     /// Opens a remote, and puts its change tracking in order where the application's own unique indexes are new. A file that is no
@@ -110,9 +114,11 @@ impl Remote {
         let open = || {
             is_there(path)?;
             let database = Database::open(path, busy_wait)?;
-            let mut plan = plan_of(&database)?;
-            schema::refresh(&database, &mut plan)?;
-            Ok(Remote { path: path.to_owned(), database, plan, token: None })
+            let plan = plan_of(&database)?;
+            let mut remote =
+                Remote { path: path.to_owned(), database, plan, token: None, newest_shown: Cell::new(None) };
+            remote.refresh()?;
+            Ok(remote)
         };
         open().map_err(|error: Error| error.judged(path))
     }
@@ -124,7 +130,19 @@ impl Remote {
         database.is_remote(path)?;
         let mut plan = plan_of(&database)?;
         let untracked = schema::untracked(&database.connection, &mut plan)?;
-        Ok((Remote { path: path.to_owned(), database, plan, token: None }, untracked))
+        Ok((Remote { path: path.to_owned(), database, plan, token: None, newest_shown: Cell::new(None) }, untracked))
+    }
+
+    /// Looks at what the application has done to the schema, and remembers whether changes were set aside for it.
+    pub(crate) fn refresh(&mut self) -> Result<(), Error> {
+        let before = aside::newest(&self.database.connection);
+        schema::refresh(&self.database, &mut self.plan)?;
+        if let (Ok(before), Ok(now)) = (before, aside::newest(&self.database.connection))
+            && now > before
+        {
+            self.newest_shown.set(self.newest_shown.get().or(Some(before)));
+        }
+        Ok(())
     }
 
     /// Says what an error means for the file, once no transaction is open any more.

@@ -277,7 +277,9 @@ impl Remote {
 
     /// Changes set aside, the newest first, at most `limit`. One whose row has been changed since is pending, and not among them.
     pub fn set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
-        self.judged(self.list_set_aside(limit))
+        let list = self.judged(self.list_set_aside(limit))?;
+        self.newest_shown.set(None);
+        Ok(list)
     }
 
     fn list_set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {

@@ -27,7 +27,6 @@ use crate::receipt;
 use crate::remote::{Remote, now, random};
 use crate::request::{Asked, Offer};
 use crate::rows::Rows;
-use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
@@ -116,7 +115,7 @@ impl Remote {
     fn sync_alone(&mut self, options: &mut SyncOptions<'_>, mut change: Option<Change>) -> Result<SyncReport, Error> {
         let start = Instant::now();
         self.reread()?;
-        schema::refresh(&self.database, &mut self.plan)?;
+        self.refresh()?;
         let mut report =
             SyncReport { perhaps_unsent: unsent::list(&self.database, &self.plan, &now())?, ..SyncReport::default() };
         let state = self.state()?;

@@ -86,6 +86,9 @@ fn what_went_with_a_table_is_sent_if_somebody_says_so() {
     f.sql(REBUILD);
     f.reopen();
     came_again(&f);
+    let first = f.remote.retry(&Choice::All).expect("nothing to be sent that nobody has seen");
+    assert_eq!((first.changes, first.left.len(), f.cut()), (0, 4, None));
+    assert!(first.left[0].contains("set aside just now") && first.left[0].contains("retry again"), "{:?}", first.left);
     assert_eq!(f.remote.retry(&Choice::All).expect("sent").changes, 4);
     let sent =
         ["invoice: 10,1,a -> -", "invoice: 11,2,b -> -", "line: 100,10,x -> -", "call: 7,1,hello -> 7,NULL,hello"];

@@ -270,7 +270,7 @@ fn a_row_that_is_held_for_its_parent_has_left_and_is_stored_once_it_can_be() {
 /// A row that was made here makes way for one that comes: what the application had made beside it is on the list.
 #[test]
 fn what_goes_with_a_row_that_is_set_aside_is_on_the_list() {
-    let mut f = items(
+    let f = items(
         "CREATE TRIGGER app_cascade AFTER DELETE ON item WHEN NOT EXISTS (SELECT 1 FROM hw_leaving) BEGIN \
          DELETE FROM note WHERE item = OLD.id; END; \
          CREATE TRIGGER app_unguarded AFTER DELETE ON item BEGIN DELETE FROM kind WHERE name = OLD.name; END;",

@@ -225,7 +225,7 @@ impl Remote {
 
     /// Has the next syncs compare the tables that go both ways with the consolidated database, as after writes that no trigger saw (a
     /// connection had triggers switched off, say). Rows that differ and have no pending change are set aside as `untracked`. Tables that only
-    /// go up have nothing to be compared with. Gives how many tables that are; after an error none is compared because of this.
+    /// come down come whole, and are then as they are there. Tables that only go up have nothing to be compared with. Gives how many tables that are; after an error none is compared because of this.
     pub fn compare(&mut self) -> Result<u64, Error> {
         let _alone = self.lock()?;
         let compare = |remote: &mut Remote| {

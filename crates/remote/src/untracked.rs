@@ -321,10 +321,18 @@ pub(crate) fn begin(connection: &Connection, table: &TablePlan) -> Result<(), Er
     set(connection, table, 1)
 }
 
-/// Puts all tables in doubt that go both ways. Gives how many they are.
+/// Puts all tables in doubt that go both ways. Those that only come down come whole: what was written to them is nobody's. Gives how many
+/// tables that are.
 pub(crate) fn begin_all(connection: &Connection, plan: &Plan) -> Result<u64, Error> {
-    let both_ways = plan.tracked().filter(|table| table.table.direction != Direction::Upload);
-    both_ways.map(|table| begin(connection, table).map(|()| 1)).sum()
+    let come_down = plan.tables.iter().filter(|table| table.table.direction != Direction::Upload);
+    let begin = |table: &TablePlan| {
+        if table.is_tracked() {
+            return begin(connection, table);
+        }
+        let forget = "DELETE FROM \"hw_watermark\" WHERE \"table\" = ?";
+        connection.execute(forget, [table.number]).while_doing("asking for a comparison").map(drop)
+    };
+    come_down.map(|table| begin(table).map(|()| 1)).sum()
 }
 
 /// Ends the doubt about a table.

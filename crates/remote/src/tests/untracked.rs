@@ -883,3 +883,25 @@ fn writes_without_triggers_are_found_by_a_comparison() {
     assert_eq!(f.rows("SELECT id, name FROM item ORDER BY id"), ["1|axe", "2|saw", "3|seen", "4|awl"]);
     f.check();
 }
+
+/// A table that only comes down has no list of changes: it comes whole.
+#[test]
+fn a_comparison_brings_tables_whole_that_only_come_down() {
+    let mut model = super::support::shop();
+    model.tables[1].direction = Direction::Download;
+    let mut f = Fixture::new(&model);
+    let whole = |f: &Fixture| f.down().whole("kind", &[]).rows("kind", &[row("1,tool"), row("2,toy")]);
+    f.download(whole(&f).whole("item", &north()).whole("part", &[]));
+    f.application.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).expect("switched off");
+    f.sql(
+        "UPDATE kind SET name = 'mine' WHERE id = 1; DELETE FROM kind WHERE id = 2; INSERT INTO kind VALUES (9, 'new')",
+    );
+    assert_eq!(f.remote.compare().expect("asked"), 3);
+    assert!(
+        !f.rows("SELECT \"table\" FROM hw_watermark").contains(&"1".to_owned()),
+        "the next sync asks for all of it"
+    );
+    f.download(whole(&f).holds("item", &north()).holds("part", &[]));
+    assert_eq!(f.rows("SELECT * FROM kind"), ["1|tool", "2|toy"]);
+    f.check();
+}

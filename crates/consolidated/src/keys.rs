@@ -1,10 +1,18 @@
 //! Keys as bytes, equal where the database calls the keys equal: `1.50` is `1.5`, `-0` is `0`.
+//!
+//! A remote tells rows apart by the bytes of their keys, so a row whose key the database spells otherwise would be two rows there:
+//! [`other_form`] says why its change is refused.
 
 use headwater_protocol::decimal::Parts;
+use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::row::put_row;
 use headwater_protocol::{Decimal, DecimalRef, Type, Value};
 
 use crate::TablePlan;
+use crate::images::plain_text;
+
+/// The most characters of a value in a message.
+const SHOWN_MAX: usize = 100;
 
 /// The bytes of a key.
 pub fn key_bytes(table: &TablePlan, key: &[Value]) -> Vec<u8> {
@@ -32,6 +40,28 @@ pub fn value_bytes(types: &[Type], row: &[Value], columns: &[usize]) -> Option<V
     let mut out = Vec::new();
     put_row(&mut out, types, &values);
     Some(out)
+}
+
+/// The refusal of a change whose key the database stores in another spelling; `None`: it stores the key as it is.
+pub(crate) fn other_form(table: &TablePlan, given: &[Value], stored: &[Value]) -> Option<Refusal> {
+    let mut columns = table.table.key_columns().zip(given.iter().zip(stored));
+    let (column, (given, stored)) = columns.find(|(_, (given, stored))| !given.is_identical(stored))?;
+    Some(Refusal { code: RefusalCode::Data, message: write_so(&column.name, &shown(given), &shown(stored)) })
+}
+
+/// The text of such a refusal.
+pub(crate) fn write_so(column: &str, given: &str, form: &str) -> String {
+    format!("key column {column} would store {given} as {form}: write the key so")
+}
+
+fn shown(value: &Value) -> String {
+    plain_text(value).unwrap_or_default().chars().take(SHOWN_MAX).collect()
+}
+
+/// Whether no other key is equal to this one in the database.
+pub(crate) fn has_one_spelling(table: &TablePlan, key: &[Value]) -> bool {
+    let is_typed = |value: &Value, kind: &Type| value.as_ref().kind() == Some(*kind);
+    key.iter().zip(&table.key_types).all(|(value, kind)| is_typed(value, kind) && !has_spellings(value))
 }
 
 fn has_spellings(value: &Value) -> bool {

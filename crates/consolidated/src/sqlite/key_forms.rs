@@ -21,6 +21,7 @@ use super::equality;
 use super::error::{refusal, sort};
 use super::plain::Affinity;
 use super::values::{bind, stored};
+use crate::keys::write_so;
 use crate::{Error, TablePlan};
 
 /// The table in which values take the form that a column would give them.
@@ -38,7 +39,7 @@ pub(super) fn check(connection: &SqliteConnection, table: &TablePlan, rows: &[&R
         for value in rows.iter().filter_map(|row| row.get(*place)) {
             if let Some(form) = other_form(connection, affinity, value, column.kind.base)? {
                 let given = described(encode(value.as_ref(), &mut Scratch::default()));
-                let text = format!("key column {} would store {given} as {form}: write the key so", column.name);
+                let text = write_so(&column.name, &given, &form);
                 return Err(refusal(RefusalCode::Data, &text, format!("affinity of table {}", table.table.name)));
             }
         }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use headwater_model::ConflictRule;
 use headwater_model::script::Step;
 use headwater_protocol::message::{ChangeOp, ConflictEnd, Refusal, RefusalCode};
-use headwater_protocol::{Row, Value};
+use headwater_protocol::{Row, Type, Value};
 
 use super::park::{Steps, Style, park};
 use super::plain::PlainChanges;
@@ -23,7 +23,7 @@ use super::scripted::Found;
 use super::source::Item;
 use crate::backend::Inserted;
 use crate::judge::Action;
-use crate::keys::{key_bytes, key_bytes_of};
+use crate::keys::{has_one_spelling, key_bytes, key_bytes_of, other_form};
 use crate::rows::{EchoMark, EchoMarker};
 use crate::scripts::Given;
 use crate::standing::{self, Standing};
@@ -39,6 +39,8 @@ pub(super) struct Effects {
     pub(super) refused: Vec<(u64, usize, Refusal)>,
     /// The same of changes whose rows refer to a row that is not there, but may come yet.
     pub(super) waiting: Vec<(u64, usize, Refusal)>,
+    /// Tables and keys of rows that were refused because the database spells their keys otherwise.
+    pub(super) misspelled: Vec<(usize, Vec<u8>)>,
     pub(super) conflicts: Vec<Conflict>,
     /// Rows stored and keys deleted just as uploaded.
     pub(super) echo: Vec<EchoMark>,
@@ -262,10 +264,10 @@ impl<'a> Batch<'a> {
             && table.table.conflict == ConflictRule::Off
             && table.table.partition.is_none()
             && self.parked.is_none();
-        if !is_blind || open.is_empty() {
+        let rows = images(open);
+        if !is_blind || open.is_empty() || !rows.iter().all(|row| has_one_spelling(table, &table.key_of(row))) {
             return Ok(false);
         }
-        let rows = images(open);
         if self.connection.update(table, &rows)? != rows.len() as u64 {
             return Ok(false);
         }
@@ -424,7 +426,34 @@ impl<'a> Batch<'a> {
     ) -> Result<Vec<(&'i Item, Option<Row>)>, Error> {
         let mut stored = self.fetch(table, items)?;
         let found = items.iter().map(|item| (*item, stored.remove(&item.key))).collect();
-        self.keep_inside(table, found, |(item, stored): &(&Item, Option<Row>)| (*item, stored.as_ref()))
+        let inside =
+            self.keep_inside(table, found, |(item, stored): &(&Item, Option<Row>)| (*item, stored.as_ref()))?;
+        Ok(self.keep_spelled(table, inside))
+    }
+
+    /// Takes out, and refuses, those whose key is spelled otherwise than that of the stored row.
+    fn keep_spelled<'i>(
+        &mut self,
+        table: &TablePlan,
+        found: Vec<(&'i Item, Option<Row>)>,
+    ) -> Vec<(&'i Item, Option<Row>)> {
+        if table.table.is_uploaded_by_scripts() {
+            return found;
+        }
+        let mut spelled = Vec::with_capacity(found.len());
+        for (item, stored) in found {
+            let form = |row: &Row| other_form(table, &table.key_of(item.change.image()), &table.key_of(row));
+            match stored.as_ref().and_then(form) {
+                Some(refusal) => {
+                    if !item.is_delete() {
+                        self.effects.misspelled.push((item.table, item.key.clone()));
+                    }
+                    self.effects.refused.push((item.ordinal, item.table, refusal));
+                }
+                None => spelled.push((item, stored)),
+            }
+        }
+        spelled
     }
 
     /// The stored rows of these changes' keys, locked, by the bytes of their keys.
@@ -529,12 +558,21 @@ impl<'a> Batch<'a> {
 }
 
 fn taken(table: &TablePlan, rows: &[&Row], inserted: Inserted) -> Result<Taken, Error> {
-    let keys: HashSet<Vec<u8>> = match inserted {
+    let stored = match inserted {
         Inserted::All => return Ok(Taken::All),
-        Inserted::Keys(keys) => keys.iter().map(|key| key_bytes(table, key)).collect(),
+        Inserted::Keys(keys) => keys,
     };
-    let asked: HashSet<Vec<u8>> = rows.iter().map(|row| key_bytes_of(table, row)).collect();
-    if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(given_another_key(table)) }
+    let asked: HashMap<Vec<u8>, Row> = rows.iter().map(|row| (key_bytes_of(table, row), table.key_of(row))).collect();
+    let mut keys = HashSet::with_capacity(stored.len());
+    for key in stored {
+        let bytes = key_bytes(table, &key);
+        let Some(given) = asked.get(&bytes) else { return Err(given_another_key(table, rows, &key)) };
+        if let Some(refusal) = other_form(table, given, &key) {
+            return Err(Error::Refused { detail: refusal.message.clone(), refusal });
+        }
+        keys.insert(bytes);
+    }
+    Ok(Taken::Keys(keys))
 }
 
 /// The row of a change as the remote has it, or had it before it deleted it.
@@ -587,10 +625,23 @@ fn is_stored_so(one: Option<&Row>, other: Option<&Row>) -> bool {
 }
 
 /// A row of another key is another row: the remote would hold one that is stored nowhere.
-fn given_another_key(table: &TablePlan) -> Error {
-    let message = format!("a trigger of the database gave the row of table {} another key", table.table.name);
+fn given_another_key(table: &TablePlan, rows: &[&Row], stored: &[Value]) -> Error {
+    let mut message = format!("a trigger of the database gave the row of table {} another key", table.table.name);
+    if let [row] = rows
+        && let Some(form) = form_of_the_type(table, &table.key_of(row), stored)
+    {
+        message = format!("{message}, or the type of the key: {form}");
+    }
     Error::Refused {
         refusal: refusal(RefusalCode::Trigger, message),
         detail: "a row was stored under another key than it was sent".into(),
     }
+}
+
+/// What a key's type may have made of it without a trigger: it rounds, or cuts blanks.
+fn form_of_the_type(table: &TablePlan, given: &[Value], stored: &[Value]) -> Option<String> {
+    let mut values = table.key_types.iter().zip(given.iter().zip(stored));
+    let (kind, _) = values.find(|(_, (given, stored))| !given.is_identical(stored))?;
+    matches!(kind, Type::Decimal | Type::Text | Type::Time | Type::Timestamp | Type::Timestamptz)
+        .then(|| other_form(table, given, stored).map(|refusal| refusal.message))?
 }

@@ -13,11 +13,11 @@
 //! all are. In the forward pass no more than [`SINGLY_MAX`] changes that may only have come too early are looked for one by one: after
 //! that, whole batches wait to be untangled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use headwater_model::{OnDelete, Reference};
-use headwater_protocol::Row;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
+use headwater_protocol::{Row, text};
 
 use super::batch::{Batch, Conflict, Effects};
 use super::conflicts;
@@ -25,6 +25,7 @@ use super::plain::Tries;
 use super::policy::{Policy, refusal};
 use super::source::{Item, SourceReader, undefined};
 use super::{Checking, Counts, Isolation, UploadRequest};
+use crate::keys::key_bytes;
 use crate::rows::Echo;
 use crate::{Connection, Error, Plan};
 
@@ -56,6 +57,8 @@ pub(super) struct Engine<'a> {
     pub(super) deferred: BTreeMap<u64, (usize, Refusal)>,
     /// Those of the last attempt that wait for the row that they refer to.
     pub(super) waiting: BTreeSet<u64>,
+    /// Tables and keys of new rows that are refused because the database spells their keys otherwise: the rows of these keys stay.
+    misspelled: HashSet<(usize, Vec<u8>)>,
     /// How many of them were found one by one.
     deferred_singly: usize,
     /// Something has happened since they were tried last.
@@ -106,6 +109,7 @@ impl<'a> Engine<'a> {
             nulling: BTreeSet::new(),
             deferred: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            misspelled: HashSet::new(),
             deferred_singly: 0,
             may_help: false,
         }
@@ -227,13 +231,44 @@ impl<'a> Engine<'a> {
 
     /// Whether a change may be made at all; one that may not is refused.
     fn admit(&mut self, item: &Item) -> bool {
-        let table = &self.request.plan.tables[item.table];
-        let refusal = self.policy.refusal(table, item);
+        let refusal = self.refusal(item);
         let admitted = refusal.is_none();
         if let Some(refusal) = refusal {
+            self.note_misspelled(item, &refusal);
             self.refuse(item.ordinal, item.table, refusal);
         }
         admitted
+    }
+
+    /// Why a change may not be made; `None` if it may.
+    pub(super) fn refusal(&self, item: &Item) -> Option<Refusal> {
+        let table = &self.request.plan.tables[item.table];
+        let is_respelled = item.is_delete() && self.misspelled.contains(&(item.table, item.key.clone()));
+        let stays = || {
+            let message = "the row stays: its key is spelled otherwise in an insert that is set aside";
+            refusal(RefusalCode::Data, message.to_owned())
+        };
+        self.policy.refusal(table, item).or_else(|| is_respelled.then(stays))
+    }
+
+    /// A remote deletes a row and inserts one where it spells the key of the row otherwise: neither is made.
+    fn note_misspelled(&mut self, item: &Item, refusal: &Refusal) {
+        if item.is_delete() || refusal.code != RefusalCode::Data {
+            return;
+        }
+        let table = &self.request.plan.tables[item.table];
+        let mut key = table.key_of(item.change.image());
+        for (value, kind) in key.iter_mut().zip(&table.key_types) {
+            if let Some(typed) = text::coerce(value, *kind) {
+                *value = typed;
+            }
+        }
+        self.misspelled.insert((item.table, key_bytes(table, &key)));
+    }
+
+    /// Whether the deletions of a table have to be looked at one by one.
+    pub(super) fn has_misspelled(&self, table: usize) -> bool {
+        self.misspelled.iter().any(|(of, _)| *of == table)
     }
 
     /// Applies changes of one table and kind, and finds those that are refused.
@@ -332,6 +367,7 @@ impl<'a> Engine<'a> {
             "a change was refused"
         );
         self.deferred.remove(&item.ordinal);
+        self.note_misspelled(item, &why.refusal);
         self.refuse(item.ordinal, item.table, why.refusal);
     }
 
@@ -360,6 +396,7 @@ impl<'a> Engine<'a> {
     fn keep(&mut self, effects: Effects) -> Result<(), Error> {
         let plan = self.request.plan;
         self.may_help |= effects.inserts + effects.updates + effects.deletes > 0;
+        self.misspelled.extend(effects.misspelled);
         conflicts::write(self.connection, self.request, &effects.conflicts)?;
         for (ordinal, table, refusal) in effects.refused {
             self.deferred.remove(&ordinal);

@@ -158,8 +158,9 @@ impl Policy {
             return Some(refusal(RefusalCode::NotNull, format!("key column {} is NULL", column.name)));
         }
         if item.is_key_respelled {
-            let message = "the key is spelled otherwise than the database spells it; docs/types.md has the forms";
-            return Some(refusal(RefusalCode::Data, message.to_owned()));
+            let form = crate::images::key_image(table, &key);
+            let message = format!("the key is spelled otherwise than the database spells it: write it as {form}");
+            return Some(refusal(RefusalCode::Data, message));
         }
         if let (Some(old), Some(new)) = (&item.change.old, &item.change.new)
             && crate::keys::key_bytes_of(table, old) != crate::keys::key_bytes_of(table, new)

@@ -53,7 +53,7 @@ impl Engine<'_> {
         let plan = self.request.plan;
         for section in source.sections.clone().into_iter().filter(|section| section.has_deletes) {
             let deletions = source.section(section)?.into_iter().filter(Item::is_delete);
-            items.extend(deletions.filter(|item| self.policy.refusal(&plan.tables[item.table], item).is_none()));
+            items.extend(deletions.filter(|item| self.refusal(item).is_none()));
             bytes += source.payload_bytes;
             if items.len() > TANGLED_MAX || bytes > BYTES_MAX {
                 return self.untangle(source);

@@ -2,11 +2,11 @@
 
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::check;
-use headwater_protocol::message::Outcome;
+use headwater_protocol::message::{Change, Outcome};
 use headwater_protocol::{Row, Value};
 
 use super::database::{Database, plan};
-use super::replica::{Replica, Synced};
+use super::replica::{Replica, Synced, find};
 use super::values::{decimal, int, text};
 
 /// A table `t` with a key of this type, which travels as the model says.
@@ -138,6 +138,143 @@ fn keys_in_an_exchange_of_unique_values_are_refused() {
     remote.insert(&plan, "t", row(&decimal("7.0"), "a"));
     assert_eq!(remote.sync(&database, &plan).refusals(), [(0, "unique"), (1, "data")]);
     assert_eq!(database.rows("SELECT v FROM t ORDER BY k"), [vec![text("a")], vec![text("c")]]);
+}
+
+const RULES: [&str; 5] = ["off", "consolidated_wins", "remote_wins", "merge(remote)", "merge(consolidated)"];
+
+fn change(old: Option<Row>, new: Option<Row>) -> Change {
+    Change { old, new }
+}
+
+fn codes(synced: &Synced) -> Vec<&'static str> {
+    synced.refusals().iter().map(|(_, code)| *code).collect()
+}
+
+/// Zeros after the point, and the sign of zero: the same number, and another key at a remote.
+pub(crate) fn numbers_of_other_spellings_are_set_aside(create: &dyn Fn() -> Database) {
+    for rule in RULES {
+        let database = &create();
+        let plan = tables(database, "DECIMAL(5,0)", "decimal(5,0)", rule);
+        database.application("INSERT INTO t VALUES (4, 'four'), (5, 'five')");
+        for (change, given, form) in [
+            (change(None, Some(row(&decimal("2.0"), "x"))), "2.0", "2"),
+            (change(None, Some(row(&decimal("-0"), "x"))), "-0", "0"),
+            (change(None, Some(row(&decimal("4.0"), "x"))), "4.0", "4"),
+            (change(None, Some(row(&decimal("4.0"), "four"))), "4.0", "4"),
+            (change(Some(row(&decimal("4.00"), "four")), None), "4.00", "4"),
+            (change(Some(row(&decimal("4.00"), "gone")), None), "4.00", "4"),
+            (change(Some(row(&decimal("5.0"), "five")), Some(row(&decimal("5.0"), "x"))), "5.0", "5"),
+            (change(Some(row(&decimal("5"), "five")), Some(row(&decimal("5.0"), "x"))), "5.0", "5"),
+        ] {
+            let told = format!("{rule}: {change:?}");
+            let mut remote = Replica::synced(database, &plan, "anna");
+            remote.send(find(&plan, "t"), change);
+            let said = messages(&remote.sync(database, &plan));
+            let [said] = said.as_slice() else { panic!("{told}: {said:?}") };
+            let (given, form) = (format!("{given} as "), format!("{form}: write the key so"));
+            let is_spelled = said.replace('\'', "").contains(&given) && said.ends_with(&form);
+            assert!(said.starts_with("data: key column k would store ") && is_spelled, "{told}: {said}");
+            let stored = [row(&decimal("4"), "four"), row(&decimal("5"), "five")];
+            assert_eq!(Replica::synced(database, &plan, "ben").table(&plan, "t"), stored, "{told}");
+        }
+    }
+}
+
+/// To a server it is a deletion and an insert.
+pub(crate) fn a_row_stays_whose_key_a_remote_spells_otherwise(create: &dyn Fn() -> Database) {
+    for rule in RULES {
+        for count in [1, 60] {
+            let database = &create();
+            let plan = tables(database, "DECIMAL(5,0)", "decimal(5,0)", rule);
+            for number in 1..=count {
+                database.application(&format!("INSERT INTO t VALUES ({number}, 'of {number}')"));
+            }
+            let mut remote = Replica::synced(database, &plan, "anna");
+            for number in 1..=count {
+                let of = |key: &str| row(&decimal(key), &format!("of {number}"));
+                remote.delete(&plan, "t", &of(&number.to_string()));
+                remote.insert(&plan, "t", of(&format!("{number}.0")));
+            }
+            let codes = codes(&remote.sync(database, &plan));
+            assert_eq!((codes.len(), codes.iter().all(|code| *code == "data")), (2 * count, true), "{rule}: {codes:?}");
+            assert_eq!(database.number("SELECT count(*) FROM t"), count as i64, "{rule}");
+            // Written as it is stored, it goes up.
+            let mut remote = Replica::synced(database, &plan, "anna");
+            remote.update(&plan, "t", row(&decimal("1"), "changed"));
+            assert!(remote.sync(database, &plan).outcomes().is_empty(), "{rule}");
+        }
+    }
+}
+
+pub(crate) fn children_stay_whose_parent_a_remote_spells_otherwise(database: &Database) {
+    database.application(
+        "CREATE TABLE parent (k DECIMAL(5,0) PRIMARY KEY NOT NULL, v TEXT); \
+         CREATE TABLE child (id INTEGER PRIMARY KEY, k DECIMAL(5,0) REFERENCES parent ON DELETE CASCADE)",
+    );
+    let plan = plan(
+        "name = \"keys\"\nversion = 1\n\
+         [tables.parent]\nkey = [\"k\"]\ncolumns = { k = \"decimal(5,0) not null\", v = \"text\" }\n\
+         [tables.child]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", k = \"decimal(5,0)\" }\n\
+         references = [{ columns = [\"k\"], table = \"parent\", on_delete = \"cascade\" }]",
+    );
+    headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
+    database.application("INSERT INTO parent VALUES (1, 'x'); INSERT INTO child VALUES (10, 1)");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    remote.delete(&plan, "parent", &row(&decimal("1"), "x"));
+    remote.insert(&plan, "parent", row(&decimal("1.0"), "x"));
+    remote.insert(&plan, "parent", row(&decimal("2.0"), "y"));
+    remote.update(&plan, "child", vec![int(10), decimal("1.0")]);
+    remote.insert(&plan, "child", vec![int(11), decimal("1.0")]);
+    remote.insert(&plan, "child", vec![int(12), decimal("2.0")]);
+    let mut codes = codes(&remote.sync(database, &plan));
+    codes.sort_unstable();
+    assert_eq!(codes, ["data", "data", "data", "foreign_key"]);
+    let fresh = Replica::synced(database, &plan, "ben");
+    assert_eq!(fresh.table(&plan, "child"), [vec![int(10), decimal("1")], vec![int(11), decimal("1")]]);
+    assert_eq!(fresh.table(&plan, "parent"), [row(&decimal("1"), "x")]);
+    for id in [10, 11] {
+        assert!(
+            remote.table(&plan, "child").contains(&vec![int(id), decimal("1")]),
+            "{:?}",
+            remote.table(&plan, "child")
+        );
+    }
+}
+
+/// Types that round, and types that cut blanks.
+pub(crate) fn keys_that_a_type_rounds_are_set_aside(create: &dyn Fn() -> Database) {
+    let clock = |micros: i64| Value::Time(micros);
+    for (declared, model, stored, key, given) in [
+        ("numeric(5,0)", "decimal(5,0)", "1", decimal("1.2"), "1.2 as 1"),
+        (
+            "timestamp(0)",
+            "timestamp",
+            "1970-01-01",
+            Value::Timestamp(400_000),
+            "1970-01-01 00:00:00.400000 as 1970-01-01 00:00:00",
+        ),
+        ("time(0)", "time", "00:00:00", clock(400_000), "00:00:00.400000 as 00:00:00"),
+        ("varchar(3)", "text", "abc", text("abc "), "abc  as abc"),
+    ] {
+        for rule in ["off", "remote_wins"] {
+            let database = &create();
+            let plan = tables(database, declared, model, rule);
+            let new = Change { old: None, new: Some(row(&key, "new")) };
+            let mut remote = Replica::synced(database, &plan, "anna");
+            remote.send(find(&plan, "t"), new.clone());
+            let said = messages(&remote.sync(database, &plan));
+            let form = format!("key column k would store {given}: write the key so");
+            assert!(said.len() == 1 && said[0].ends_with(&form), "{declared}: {said:?}");
+            database.application(&format!("INSERT INTO t VALUES ('{stored}', 'stored')"));
+            let of = |v: &str| Some(row(&key, v));
+            for change in [new, change(of("stored"), of("new")), change(of("stored"), None)] {
+                let mut remote = Replica::synced(database, &plan, "anna");
+                remote.send(find(&plan, "t"), change);
+                remote.sync(database, &plan);
+                assert_eq!(database.rows("SELECT v FROM t"), [vec![text("stored")]], "{declared} {rule}");
+            }
+        }
+    }
 }
 
 #[test]

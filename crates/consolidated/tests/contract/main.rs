@@ -98,11 +98,17 @@ contract_with_many! {
     orders::a_valid_outcome_of_conflicts_is_applied_whole,
     kin::whatever_is_written_arrives,
     both_ways::what_goes_straight_ends_as_by_the_way_of_all_others,
+    key_forms::numbers_of_other_spellings_are_set_aside,
+    key_forms::a_row_stays_whose_key_a_remote_spells_otherwise,
     swaps::values_that_are_referred_to_change_places_or_are_set_aside,
 }
 
 mod postgres_alone_many {
     use super::*;
+    #[test]
+    fn keys_that_a_type_rounds_are_set_aside() {
+        key_forms::keys_that_a_type_rounds_are_set_aside(&Database::postgres);
+    }
     #[test]
     fn an_altered_table_takes_what_is_uploaded() {
         shapes::an_altered_table_takes_what_is_uploaded(&Database::postgres);
@@ -166,6 +172,7 @@ contract! {
     equality::blanks_at_the_end_make_no_other_partition,
     equality::references_of_another_equality_are_left_to_the_database,
     equality::zeros_at_the_end_make_no_other_partition,
+    key_forms::children_stay_whose_parent_a_remote_spells_otherwise,
     watermarks::what_was_seen_is_not_sent_again,
     watermarks::a_transaction_that_commits_late_is_not_missed,
     watermarks::watermarks_of_another_database_are_refused,

@@ -57,7 +57,9 @@ impl Engine<'_> {
         before: impl FnOnce(&mut Self) -> Result<(), Error>,
     ) -> Result<bool, Error> {
         let ordinals = section.first..section.first + section.changes;
-        let waits = self.nulling.contains(&section.table) || self.settled.range(ordinals).next().is_some();
+        let waits = self.nulling.contains(&section.table)
+            || self.has_misspelled(section.table)
+            || self.settled.range(ordinals).next().is_some();
         if !section.is_deletions || waits || !self.takes_plain(section.table, ChangeOp::Delete)? {
             return Ok(false);
         }

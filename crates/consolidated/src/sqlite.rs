@@ -22,6 +22,7 @@ mod results;
 mod statements;
 mod values;
 mod watch;
+mod writes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

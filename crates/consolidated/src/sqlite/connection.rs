@@ -16,7 +16,8 @@ use super::equality::PartitionEquality;
 use super::error::{refusal, sort, sort_of_rows};
 use super::plain::Keeps;
 use super::statements::TableSql;
-use super::values::{bind, bind_all, check_storable, plain, typed_row};
+use super::values::{bind_all, plain, typed_row};
+use super::writes::Writes;
 use super::{catalogue, identity, key_forms, reads};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
@@ -51,6 +52,7 @@ pub struct SqliteConnection {
     file: Option<(u64, u64)>,
     tables: HashMap<(u64, u32), Arc<TableSql>>,
     keeps: HashMap<(u64, u32), Arc<Keeps>>,
+    writes: HashMap<(u64, u32), Arc<Writes>>,
     whole_tracking: HashMap<u64, String>,
     has_savepoint: bool,
     /// [`Connection::hurry`] limits this transaction's statements.
@@ -130,6 +132,7 @@ impl SqliteConnection {
             file,
             tables: HashMap::new(),
             keeps: HashMap::new(),
+            writes: HashMap::new(),
             whole_tracking: HashMap::new(),
             has_savepoint: false,
             is_hurried: false,
@@ -159,6 +162,18 @@ impl SqliteConnection {
             self.keeps.clear();
         }
         self.keeps.insert((table.fingerprint, table.number), keeps);
+    }
+
+    /// The statements that write rows of a table, as they were made last.
+    pub(super) fn known_writes(&self, table: &TablePlan) -> Option<Arc<Writes>> {
+        self.writes.get(&(table.fingerprint, table.number)).cloned()
+    }
+
+    pub(super) fn note_writes(&mut self, table: &TablePlan, writes: Arc<Writes>) {
+        if self.writes.len() >= TABLES_MAX {
+            self.writes.clear();
+        }
+        self.writes.insert((table.fingerprint, table.number), writes);
     }
 
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Error> {
@@ -403,18 +418,7 @@ impl Connection for SqliteConnection {
     }
 
     fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
-        let sql = self.table_sql(table);
-        let mut statement = self.prepare_for_rows(&sql.insert, &sql.fetch)?;
-        let mut scratch = Scratch::default();
-        let mut inserted = Vec::with_capacity(rows.len());
-        for row in rows {
-            check_storable(table, row)?;
-            bind_all(&mut statement, *row, &mut scratch)?;
-            if statement.raw_execute().map_err(|error| sort_of_rows(error, &sql.insert))? == 1 {
-                inserted.push(table.key_of(row));
-            }
-        }
-        Ok(if inserted.len() == rows.len() { Inserted::All } else { Inserted::Keys(inserted) })
+        self.insert_rows(table, rows)
     }
 
     fn takes_plain(&mut self, table: &TablePlan, op: ChangeOp) -> Result<bool, Error> {
@@ -431,22 +435,7 @@ impl Connection for SqliteConnection {
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
-        let sql = self.table_sql(table);
-        if sql.update.is_empty() {
-            return Ok(rows.len() as u64);
-        }
-        let mut statement = self.prepare_for_rows(&sql.update, &sql.fetch)?;
-        let mut scratch = Scratch::default();
-        let mut updated = 0;
-        for row in rows {
-            check_storable(table, row)?;
-            let set = (0..row.len()).filter(|place| !table.table.key.contains(place));
-            for (index, place) in set.chain(table.table.key.iter().copied()).enumerate() {
-                bind(&mut statement, index + 1, row[place].as_ref(), &mut scratch)?;
-            }
-            updated += statement.raw_execute().map_err(|error| sort_of_rows(error, &sql.update))? as u64;
-        }
-        Ok(updated)
+        self.update_rows(table, rows)
     }
 
     fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {

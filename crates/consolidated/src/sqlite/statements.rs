@@ -12,13 +12,9 @@ use crate::TablePlan;
 pub(super) struct TableSql {
     /// Key -> the columns.
     pub(super) fetch: String,
-    /// Columns; nothing where the key exists.
-    pub(super) insert: String,
     /// Columns; where it fails, what it has done so far stays, and is for a savepoint to take back. So SQLite has no journal of its own to keep
     /// for it, which costs more than the insert where triggers write too.
     pub(super) insert_or_fail: String,
-    /// Columns that are not of the key, then the key; empty if the key is all there is.
-    pub(super) update: String,
     /// All columns of the old image, then of the new one those that are not of the key, of a row that is the same as the old image; empty
     /// if the key is all there is. Where it fails, the same.
     pub(super) update_same: String,
@@ -64,11 +60,6 @@ impl TableSql {
         let key: Vec<String> = table.key_columns().map(|column| quote(&column.name)).collect();
         let lineage = plan.lineage();
         let of = |columns: &[String]| columns.iter().map(|column| format!("b.{column}")).collect::<Vec<_>>();
-        let set: Vec<String> = (0..columns.len())
-            .filter(|place| !table.key.contains(place))
-            .zip(1..)
-            .map(|(place, parameter)| format!("{} = ?{parameter}", columns[place]))
-            .collect();
         let key_only: Vec<usize> = table.key.clone();
         let whole: Vec<usize> = (0..columns.len()).collect();
         let list = columns.join(", ");
@@ -78,17 +69,7 @@ impl TableSql {
         let values = values.join(", ");
         TableSql {
             fetch: format!("SELECT {list} FROM {name} WHERE {}", equal(&key, 1)),
-            insert: format!(
-                "INSERT INTO {name} ({list}) VALUES ({}) ON CONFLICT ({}) DO NOTHING",
-                values,
-                key.join(", ")
-            ),
             insert_or_fail: format!("INSERT OR FAIL INTO {name} ({list}) VALUES ({values})"),
-            update: if set.is_empty() {
-                String::new()
-            } else {
-                format!("UPDATE {name} SET {} WHERE {}", set.join(", "), equal(&key, set.len() + 1))
-            },
             update_same: update_of_images(table, &name, &columns, &whole),
             update_any: update_of_images(table, &name, &columns, &key_only),
             delete: format!("DELETE FROM {name} WHERE {}", equal(&key, 1)),
@@ -218,7 +199,7 @@ fn named(table: &Table) -> String {
     quote(&table.name)
 }
 
-fn equal(columns: &[String], first: usize) -> String {
+pub(super) fn equal(columns: &[String], first: usize) -> String {
     (first..).zip(columns).map(|(p, column)| format!("{column} = ?{p}")).collect::<Vec<_>>().join(" AND ")
 }
 

@@ -20,6 +20,7 @@ mod equality;
 mod estimate;
 mod exactly_once;
 mod exposure;
+mod generated;
 mod grants;
 mod incarnation;
 mod key_forms;
@@ -100,6 +101,7 @@ contract_with_many! {
     both_ways::what_goes_straight_ends_as_by_the_way_of_all_others,
     key_forms::numbers_of_other_spellings_are_set_aside,
     key_forms::a_row_stays_whose_key_a_remote_spells_otherwise,
+    generated::a_generated_column_is_computed_at_the_database,
     swaps::values_that_are_referred_to_change_places_or_are_set_aside,
 }
 
@@ -322,6 +324,7 @@ contract_of! {
     equality::numbers_in_texts_are_one_partition,
     equality::references_are_found_by_names_in_other_case,
     types::numbers_in_columns_of_dates_meet_no_conflict,
+    generated::a_column_that_is_generated_no_more_is_written,
     types::numbers_in_columns_of_dates_are_partitions,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
     raised::an_expression_that_fails_is_the_rows,

@@ -23,6 +23,8 @@ pub struct CatalogueTable {
     pub primary_key: Vec<String>,
     /// Unique constraints and indexes (whole, not partial) beside the primary key.
     pub unique: Vec<Vec<String>>,
+    /// Unique constraints, the primary key among them, that are deferrable: no insert can look for a conflict by one.
+    pub deferrable: Vec<DeferrableKey>,
     /// Indexes by which rows are found by their first columns: the columns of each, unique and primary ones among them.
     pub indexes: Vec<Vec<String>>,
     /// Foreign keys.
@@ -33,6 +35,17 @@ pub struct CatalogueTable {
     pub is_heir: bool,
     /// Whether a part of it is on a foreign server.
     pub has_foreign_parts: bool,
+}
+
+/// A unique constraint that may be broken until the transaction ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeferrableKey {
+    /// Its name.
+    pub name: String,
+    /// Its columns, in order.
+    pub columns: Vec<String>,
+    /// Whether it is the primary key.
+    pub is_primary: bool,
 }
 
 /// One column.

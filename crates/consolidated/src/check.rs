@@ -10,9 +10,10 @@ mod scripts;
 
 use headwater_model::remote_sql::declared_type;
 use headwater_model::script::Step;
+use headwater_model::sql::quote;
 use headwater_model::tracking::Kin;
-use headwater_model::tracking::postgres::function_name;
 use headwater_model::tracking::postgres::refresh::OLDER_SNAPSHOT;
+use headwater_model::tracking::postgres::{base_table, function_name};
 use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
@@ -301,9 +302,39 @@ impl TableCheck<'_> {
                 );
             }
         }
+        self.deferrable_key();
         self.key_affinity();
         self.integer_key();
         self.partition_columns();
+    }
+
+    /// PostgreSQL's `ON CONFLICT` takes no deferrable constraint, whatever other index the key has.
+    fn deferrable_key(&mut self) {
+        let (table, found) = (self.table, self.found);
+        if table.direction == Direction::Download || table.is_uploaded_by_scripts() {
+            return;
+        }
+        let is_key = |columns: &[String]| {
+            columns.len() == table.key.len() && table.key_columns().all(|column| columns.contains(&column.name))
+        };
+        let Some(key) = found.deferrable.iter().find(|key| is_key(&key.columns)) else { return };
+        let columns: Vec<String> = key.columns.iter().map(|column| quote(column)).collect();
+        let kind = if key.is_primary { "PRIMARY KEY" } else { "UNIQUE" };
+        self.add(
+            Severity::Error,
+            "key_deferrable",
+            None,
+            format!(
+                "constraint {:?} of the key is deferrable: the server can't insert rows, which are set aside",
+                key.name
+            ),
+            format!(
+                "make it immediate: `ALTER TABLE {} DROP CONSTRAINT {}, ADD {kind} ({})`",
+                base_table(table),
+                quote(&key.name),
+                columns.join(", ")
+            ),
+        );
     }
 
     /// A remote keeps a key as it is written; where the file would store another value, the row is refused.

@@ -14,7 +14,9 @@ use sha2::{Digest, Sha256};
 
 use super::codec::Codec;
 use super::{sides, trigger_states};
-use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
+use crate::catalogue::{
+    Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, DeferrableKey, Tracking, integer, text,
+};
 use crate::{Connection, Error};
 
 /// Ordinary and partitioned tables of the application; a partition is part of its table.
@@ -54,10 +56,12 @@ const COLUMNS_SQL: &str = "
     WHERE a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum";
 
-/// Table, index, whether it is the primary key, column, whether it is unique: indexes over whole columns of every row.
+/// Table, index, whether it is the primary key, column, whether it is unique, whether its constraint is deferrable, name: indexes over
+/// whole columns of every row.
 const INDEXES_SQL: &str = "
-    SELECT i.indrelid, i.indexrelid, i.indisprimary, a.attname::text, i.indisunique
+    SELECT i.indrelid, i.indexrelid, i.indisprimary, a.attname::text, i.indisunique, NOT i.indimmediate, x.relname::text
     FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
     CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
     WHERE i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
@@ -117,6 +121,7 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
             columns: columns.remove(&oid).unwrap_or_default().iter().map(column).collect(),
             primary_key,
             unique,
+            deferrable: deferrable(&indexes),
             indexes: by_index(&indexes).map(|(_, columns)| columns).collect(),
             references: foreign_keys(&references.remove(&oid).unwrap_or_default()),
             has_heirs: is_true(&found, 3),
@@ -232,6 +237,16 @@ fn keys(rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>) {
         }
     }
     (primary_key, unique)
+}
+
+fn deferrable(rows: &[Row]) -> Vec<DeferrableKey> {
+    let found = by_index(rows).filter(|(first, _)| is_true(first, 4) && is_true(first, 5));
+    let key = |(first, columns): (&Row, Vec<String>)| DeferrableKey {
+        name: text(first, 6),
+        columns,
+        is_primary: is_true(first, 2),
+    };
+    found.map(key).collect()
 }
 
 /// The first row of each index, and its columns.

@@ -145,8 +145,10 @@ pub(super) enum TableFault {
     Denied,
     /// A relation, a column or a type is not as the statement has it.
     Misfit,
-    /// The key has no unique index, or a deferrable one.
+    /// The key has no unique index.
     Keyless,
+    /// The key's constraint is deferrable.
+    Deferrable,
 }
 
 /// The fault of a table that an error tells of. Errors inside the application's functions and of a pooler tell of none.
@@ -154,7 +156,8 @@ pub(super) fn table_fault(error: &tokio_postgres::Error) -> Option<TableFault> {
     let error = error.as_db_error().filter(|error| !is_raised(error))?;
     match error.code().code() {
         "42501" if is_missing_grant(error) => Some(TableFault::Denied),
-        "42P10" | "55000" if is_arbiter(error) => Some(TableFault::Keyless),
+        "42P10" if is_arbiter(error) => Some(TableFault::Keyless),
+        "55000" if is_arbiter(error) => Some(TableFault::Deferrable),
         "42P01" | "42703" | "42883" | "3F000" | "42804" | "42846" | "42809" | "428C9"
             if !is_in_application_function(error) =>
         {

@@ -38,6 +38,15 @@ impl PostgresConnection {
 
     /// What it means that a table does not fit the model.
     pub(super) fn misfit(&mut self, plan: &TablePlan, what: String) -> Error {
+        self.unfit(plan, what, "does not fit the model")
+    }
+
+    /// The same of a table whose key's constraint is deferrable.
+    pub(super) fn deferrable(&mut self, plan: &TablePlan, what: String) -> Error {
+        self.unfit(plan, what, "has a deferrable key, by which no row can be inserted")
+    }
+
+    fn unfit(&mut self, plan: &TablePlan, what: String, fault: &str) -> Error {
         let table = &plan.table.name;
         match self.state.mode {
             Some(Mode::Upload) if self.state.savepoint => {
@@ -48,7 +57,7 @@ impl PostgresConnection {
                     "a table does not fit the model: changes of this table are set aside"
                 );
                 let message = format!(
-                    "setup: table {table} of the consolidated database does not fit the model; \
+                    "setup: table {table} of the consolidated database {fault}; \
                      `headwater check` there says what to fix, the row is not at fault"
                 );
                 Error::Refused { refusal: Refusal { code: RefusalCode::Policy, message }, detail: what }

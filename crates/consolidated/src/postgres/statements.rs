@@ -116,6 +116,7 @@ impl PostgresConnection {
         let result = result.map_err(|error| match (error, self.table_fault.take()) {
             (Error::Setup { what, .. }, Some(TableFault::Denied)) => self.denied(plan, what),
             (Error::Setup { what, .. }, Some(TableFault::Keyless)) => self.misfit(plan, what),
+            (Error::Setup { what, .. }, Some(TableFault::Deferrable)) => self.deferrable(plan, what),
             (Error::Setup { what: detail, .. } | Error::Database { detail, .. }, Some(TableFault::Misfit))
                 if !is_old =>
             {

@@ -51,6 +51,7 @@ fn table(connection: &mut SqliteConnection, name: String) -> Result<CatalogueTab
         columns,
         primary_key,
         unique,
+        deferrable: Vec::new(),
         indexes,
         references,
         has_heirs: false,

@@ -1,5 +1,7 @@
 //! Constraints that are looked at when the transaction ends are looked at before: what breaks them is refused, never the upload.
 
+use headwater_consolidated::check::{Severity, check};
+use headwater_consolidated::{Plan, track};
 use headwater_protocol::Value;
 use headwater_protocol::message::{Outcome, RefusalCode};
 
@@ -165,4 +167,57 @@ pub(crate) fn a_trigger_that_rolls_back_blocks_nothing(database: &Database) {
     remote.insert(&plan, "customer", customer(3, "c", "x", 1));
     assert!(remote.sync(database, &plan).outcomes().is_empty());
     assert_eq!(database.rows("SELECT id FROM customer"), [vec![Value::Int(3)]]);
+}
+
+fn deferrable_keys(database: &Database, plan: &Plan) -> Vec<String> {
+    let findings = check(&mut *database.connect(), plan).expect("checked");
+    let of_key = findings.into_iter().filter(|finding| finding.code == "key_deferrable");
+    of_key.inspect(|finding| assert_eq!(finding.severity, Severity::Error)).map(|finding| finding.mend).collect()
+}
+
+/// PostgreSQL finds no conflict of an insert by it. `check` says so beforehand, with the statement that mends it.
+pub(crate) fn a_deferrable_key_is_named_by_check_and_by_the_refusal(create: &dyn Fn() -> Database) {
+    for (constraints, added) in [
+        ("PRIMARY KEY (\"No\", item) DEFERRABLE", "PRIMARY KEY (\"No\", \"item\")"),
+        (
+            "CONSTRAINT \"A key\" PRIMARY KEY (item, \"No\") DEFERRABLE INITIALLY DEFERRED",
+            "PRIMARY KEY (\"item\", \"No\")",
+        ),
+        ("UNIQUE (\"No\", item) DEFERRABLE", "UNIQUE (\"No\", \"item\")"),
+        // An index that would do does not help.
+        ("UNIQUE (item, \"No\"), UNIQUE (\"No\", item) DEFERRABLE", "UNIQUE (\"No\", \"item\")"),
+    ] {
+        let database = &create();
+        database.application(&format!(
+            "CREATE SCHEMA shop; CREATE TABLE shop.\"Line\" (\"No\" int NOT NULL, item int NOT NULL, v text, {constraints})"
+        ));
+        let of = |direction: &str| {
+            plan(&format!(
+                "name = \"deferrable\"\nversion = 1\n[tables.Line]\nschema = \"shop\"\nkey = [\"No\", \"item\"]\n{direction}\
+                 columns = {{ No = \"int not null\", item = \"int not null\", v = \"text\" }}"
+            ))
+        };
+        assert_eq!(deferrable_keys(database, &of("direction = \"download\"\n")), [""; 0], "{constraints}");
+        let plan = of("");
+        track::track(&mut *database.connect(), &plan).expect("tracked");
+        let mends = deferrable_keys(database, &plan);
+        let [mend] = mends.as_slice() else { panic!("{constraints}: {mends:?}") };
+        assert!(mend.contains(&format!(", ADD {added}`")), "{mend}");
+        let mut remote = Replica::synced(database, &plan, "anna");
+        remote.insert(&plan, "Line", vec![int(1), int(2), text("x")]);
+        match remote.sync(database, &plan).outcomes() {
+            [(0, Outcome::Refused(refused))] => {
+                assert_eq!(refused.code, RefusalCode::Policy);
+                assert!(
+                    refused.message.starts_with("setup: table Line of the consolidated database has a deferrable key")
+                );
+            }
+            other => panic!("{constraints}: {other:?}"),
+        }
+        database.application(mend.split('`').nth(1).expect("a statement"));
+        assert_eq!(deferrable_keys(database, &plan), [""; 0], "{constraints}");
+        let mut remote = Replica::synced(database, &plan, "ben");
+        remote.insert(&plan, "Line", vec![int(1), int(2), text("x")]);
+        assert!(remote.sync(database, &plan).outcomes().is_empty(), "{constraints}");
+    }
 }

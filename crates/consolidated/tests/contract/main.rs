@@ -112,6 +112,10 @@ mod postgres_alone_many {
         key_forms::keys_that_a_type_rounds_are_set_aside(&Database::postgres);
     }
     #[test]
+    fn a_deferrable_key_is_named_by_check_and_by_the_refusal() {
+        deferred::a_deferrable_key_is_named_by_check_and_by_the_refusal(&Database::postgres);
+    }
+    #[test]
     fn an_altered_table_takes_what_is_uploaded() {
         shapes::an_altered_table_takes_what_is_uploaded(&Database::postgres);
     }

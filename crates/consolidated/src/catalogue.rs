@@ -8,6 +8,8 @@ use headwater_protocol::{Row, Value};
 pub struct Catalogue {
     /// Ordinary and partitioned tables, none of Headwater's own or the system's, by schema and name.
     pub tables: Vec<CatalogueTable>,
+    /// Partitions of these tables, which a model may name too.
+    pub partitions: Vec<CatalogueTable>,
 }
 
 /// One table.
@@ -31,8 +33,6 @@ pub struct CatalogueTable {
     pub references: Vec<CatalogueReference>,
     /// Whether tables inherit from it (partitions aside).
     pub has_heirs: bool,
-    /// Whether it inherits from another table.
-    pub is_heir: bool,
     /// Whether a part of it is on a foreign server.
     pub has_foreign_parts: bool,
 }

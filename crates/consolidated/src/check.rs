@@ -4,6 +4,7 @@
 //! lost, refused or never sent; a *warning* something that works but is likely not what is wanted.
 
 mod kin;
+mod parents;
 mod privileges;
 mod references;
 mod scripts;
@@ -18,6 +19,7 @@ use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
 pub(crate) use kin::obstacle;
+pub use parents::outer_parents;
 pub use privileges::{parts_out_of_reach, privileges};
 pub use references::unenforced;
 
@@ -77,6 +79,7 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
         findings.extend(narrow_sides(connection, &kin)?);
         findings.extend(comes_afresh(connection, &kin)?);
     }
+    findings.extend(outer_parents(connection, plan)?);
     findings.extend(scripts::check(connection, plan)?);
     if connection.dialect() == Dialect::Sqlite {
         for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
@@ -462,17 +465,6 @@ impl TableCheck<'_> {
                 "tables inherit from it, and no constraint keeps one key from being in several of them: a remote would hold one of such rows"
                     .to_owned(),
                 "keep the keys apart, or make it a partitioned table".to_owned(),
-            );
-        }
-        if self.found.is_heir && self.table.is_tracked() {
-            self.add(
-                Severity::Warning,
-                "heir_not_tracked",
-                None,
-                "it inherits from another table: rows of it that are changed by statements on that one are not tracked, and would never \
-                 reach a remote"
-                    .to_owned(),
-                "change them by statements on the table itself, or put the other table into the model instead".to_owned(),
             );
         }
         if self.found.has_foreign_parts && self.table.is_tracked() {

@@ -401,7 +401,8 @@ fn uninstall(dialect: Dialect, kin: &Kin<'_>) -> Vec<String> {
 /// The table of the catalogue that the model means.
 pub(crate) fn catalogue_table<'c>(catalogue: &'c Catalogue, table: &Table) -> Option<&'c CatalogueTable> {
     let default = |schema: &Option<String>| schema.clone().filter(|schema| schema != "public");
-    catalogue.tables.iter().find(|found| found.name == table.name && default(&found.schema) == default(&table.schema))
+    let mut found = catalogue.tables.iter().chain(&catalogue.partitions);
+    found.find(|found| found.name == table.name && default(&found.schema) == default(&table.schema))
 }
 
 /// The hash of the tracking that was installed for a table; `None`: none was, or Headwater's own tables are missing.

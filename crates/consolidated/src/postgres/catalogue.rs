@@ -19,7 +19,7 @@ use crate::catalogue::{
 };
 use crate::{Connection, Error};
 
-/// Ordinary and partitioned tables of the application; a partition is part of its table.
+/// Ordinary and partitioned tables of the application, partitions too.
 const TABLES_SQL: &str = "
     SELECT c.oid, n.nspname::text, c.relname::text,
            c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
@@ -27,9 +27,9 @@ const TABLES_SQL: &str = "
                        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
                        UNION SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.id)
                    SELECT 1 FROM below b JOIN pg_catalog.pg_class f ON f.oid = b.id WHERE f.relkind = 'f'),
-           EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid)
+           c.relispartition
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') AND n.nspname NOT LIKE 'pg\\_%'
     ORDER BY n.nspname, c.relname";
 
@@ -110,12 +110,13 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
     let mut columns = by_table(connection.query(COLUMNS_SQL, &[])?);
     let mut indexes = by_table(connection.query(INDEXES_SQL, &[])?);
     let mut references = by_table(connection.query(REFERENCES_SQL, &[])?);
-    let mut tables = Vec::new();
+    let mut catalogue = Catalogue::default();
     for found in connection.query(TABLES_SQL, &[])? {
         let (oid, schema, name) = (integer(&found, 0), text(&found, 1), text(&found, 2));
         let indexes = indexes.remove(&oid).unwrap_or_default();
         let (primary_key, unique) = keys(&indexes);
-        tables.push(CatalogueTable {
+        let place = if is_true(&found, 5) { &mut catalogue.partitions } else { &mut catalogue.tables };
+        place.push(CatalogueTable {
             schema: beside_public(schema),
             name,
             columns: columns.remove(&oid).unwrap_or_default().iter().map(column).collect(),
@@ -126,10 +127,9 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
             references: foreign_keys(&references.remove(&oid).unwrap_or_default()),
             has_heirs: is_true(&found, 3),
             has_foreign_parts: is_true(&found, 4),
-            is_heir: is_true(&found, 5),
         });
     }
-    Ok(Catalogue { tables })
+    Ok(catalogue)
 }
 
 /// The hash of a table's tracking as it is installed.

@@ -107,8 +107,16 @@ pub(super) struct State {
 struct Unfollowed {
     /// They have a part on which the server's role can't make triggers.
     by_parts: Vec<String>,
+    /// They, or parts of them, are also below a table that is not below them.
+    by_parents: Vec<String>,
     /// Their side table calls other values equal than they do.
     by_sides: Vec<String>,
+}
+
+impl Unfollowed {
+    fn tables(&self) -> Vec<String> {
+        self.by_parts.iter().chain(&self.by_parents).chain(&self.by_sides).cloned().collect()
+    }
 }
 
 /// The part that the application's code has in a transaction.
@@ -447,14 +455,14 @@ impl Connection for PostgresConnection {
             let (changed, are_waiting) = parts::have_changed(self, plan)?;
             have_changed = changed;
             let by_parts = if are_waiting { parts::unfollowed_tables(self, plan)? } else { Vec::new() };
-            self.unfollowed.entry(fingerprint).or_default().by_parts = by_parts;
+            let by_parents = parts::tables_below_others(self, plan)?;
+            let unfollowed = self.unfollowed.entry(fingerprint).or_default();
+            (unfollowed.by_parts, unfollowed.by_parents) = (by_parts, by_parents);
             if !changed && !are_waiting {
                 self.known_parts.insert(fingerprint, hierarchy);
             }
         }
-        let unfollowed = self.unfollowed.get(&fingerprint).into_iter();
-        self.state.unfollowed =
-            unfollowed.flat_map(|found| found.by_parts.iter().chain(&found.by_sides)).cloned().collect();
+        self.state.unfollowed = self.unfollowed.get(&fingerprint).map(Unfollowed::tables).unwrap_or_default();
         Ok(have_changed)
     }
 
@@ -501,7 +509,8 @@ impl Connection for PostgresConnection {
             }
         }
         let by_parts = parts::unfollowed_tables(self, plan)?;
-        self.unfollowed.insert(plan.fingerprint, Unfollowed { by_parts, by_sides });
+        let by_parents = parts::tables_below_others(self, plan)?;
+        self.unfollowed.insert(plan.fingerprint, Unfollowed { by_parts, by_parents, by_sides });
         Ok(())
     }
 

@@ -9,6 +9,10 @@
 //! A part that was away between two downloads, and is back, is seen by [`super::table_identity`]; one that comes or goes beside a download by
 //! [`super::ddl_guard`].
 //!
+//! A table, or a part of it, may also be a partition of a table that is not below it, or inherit from one. A statement on that other table
+//! fires no trigger for statements of the part ([`outer_parents`]). The table comes whole at each sync then, and once more when that ends,
+//! which [`super::table_identity`] sees.
+//!
 //! *Caveats.* Parts on foreign servers are not followed.
 
 use headwater_model::Lineage;
@@ -182,18 +186,72 @@ pub(crate) fn out_of_reach(connection: &mut dyn Connection, lineage: &Lineage<'_
     list_out_of_reach(connection, &[(tracked_name(lineage), lineage.clone())])
 }
 
+/// A table that is above a tracked table or a part of it, and not below the table itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OuterParent {
+    table_name: String,
+    /// The table itself, or the part.
+    pub(crate) part: Part,
+    /// Schema and name, in quotes.
+    pub(crate) parent: String,
+}
+
+impl OuterParent {
+    fn read(row: &Row) -> OuterParent {
+        let part =
+            Part { schema: text(row, 1), name: text(row, 2), is_partition: row.get(3) == Some(&Value::Bool(true)) };
+        let parent = format!("{}.{}", quote(&text(row, 4)), quote(&text(row, 5)));
+        OuterParent { table_name: text(row, 0), part, parent }
+    }
+
+    /// The statement after which only statements on the table and its parts change their rows.
+    pub(crate) fn mend(&self) -> String {
+        let (parent, part) = (&self.parent, self.part.qualified());
+        if self.part.is_partition {
+            format!("ALTER TABLE {parent} DETACH PARTITION {part}")
+        } else {
+            format!("ALTER TABLE {part} NO INHERIT {parent}")
+        }
+    }
+}
+
+fn list_outer_parents(
+    connection: &mut dyn Connection,
+    tables: &[(String, Lineage<'_>)],
+) -> Result<Vec<OuterParent>, Error> {
+    if tables.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(connection.query(&parts::outer_parents(tables), &[])?.iter().map(OuterParent::read).collect())
+}
+
+/// The tables above a table or its parts that are not below the table.
+pub(crate) fn outer_parents(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Vec<OuterParent>, Error> {
+    list_outer_parents(connection, &[(tracked_name(lineage), lineage.clone())])
+}
+
 /// The tables that have a part out of reach, and those that take their partition from such a table.
 pub(super) fn unfollowed_tables(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
-    let tables = tables(plan);
-    let mut names = Vec::new();
-    for found in list_out_of_reach(connection, &tables)? {
-        let Some((_, lineage)) = tables.iter().find(|(name, _)| *name == found.table_name) else { continue };
+    let found = list_out_of_reach(connection, &tables(plan))?;
+    Ok(with_those_below(plan, found.iter().map(|found| found.table_name.as_str())))
+}
+
+/// The tables of which rows are changed by statements on other tables, and those that take their partition from such a table.
+pub(super) fn tables_below_others(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
+    let found = list_outer_parents(connection, &tables(plan))?;
+    Ok(with_those_below(plan, found.iter().map(|found| found.table_name.as_str())))
+}
+
+fn with_those_below<'n>(plan: &Plan, found: impl Iterator<Item = &'n str>) -> Vec<String> {
+    let (tables, mut names) = (tables(plan), Vec::new());
+    for found in found {
+        let Some((_, lineage)) = tables.iter().find(|(name, _)| *name == found) else { continue };
         let kin = Kin::new(&plan.model, lineage.table());
         names.extend(std::iter::once(&kin.lineage).chain(&kin.below).map(tracked_name));
     }
     names.sort();
     names.dedup();
-    Ok(names)
+    names
 }
 
 /// Parts that were put off are tried at once.

@@ -57,9 +57,8 @@ fn schema_of(table: &Table) -> &str {
 pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
     roots(plan).map(|root| {
         format!(
-            "WITH RECURSIVE {root}, tree(id, h) AS (SELECT id, 0::int8 FROM root WHERE relhassubclass UNION \
-             SELECT i.inhrelid, hashint8extended((i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8) \
-             FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id), \
+            "WITH RECURSIVE {root}, tree(id) AS (SELECT id FROM root WHERE relhassubclass UNION \
+             SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id), \
              field AS MATERIALIZED (SELECT a.h, a.atttypid AS kind FROM root r CROSS JOIN LATERAL (\
              SELECT hashint8extended((a.attrelid::int8 << 16) | a.attnum, a.xmin::text::int8 + CASE WHEN a.attgenerated <> '' THEN \
              (SELECT d.xmin::text::int8 << 32 FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) \
@@ -70,7 +69,9 @@ pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
              SELECT count(*) || ':' || coalesce(sum(x.h), 0), {NAMED} FROM (\
              SELECT hashint8extended(c.name, (c.relfilenode::int8 << 9) | (ascii(c.relpersistence::text) << 1) | c.is_picked::int) \
              FROM root c \
-             UNION ALL SELECT t.h FROM tree t \
+             UNION ALL SELECT i.h FROM (SELECT id FROM root UNION SELECT id FROM tree) t CROSS JOIN LATERAL (\
+             SELECT hashint8extended((i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8) AS h \
+             FROM pg_catalog.pg_inherits i WHERE i.inhrelid = t.id OFFSET 0) i \
              UNION ALL SELECT c.h FROM tree t CROSS JOIN LATERAL (\
              SELECT hashint8extended(c.oid::int8, (c.relfilenode::int8 << 8) | ascii(c.relpersistence::text)) AS h \
              FROM pg_catalog.pg_class c WHERE c.oid = t.id OFFSET 0) c \
@@ -142,7 +143,7 @@ fn states_sql(tables: &[&Kin<'_>]) -> String {
          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = m.relation), \
          tree(name, id) AS (SELECT name, id FROM root UNION SELECT t.name, i.inhrelid FROM tree t \
          JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id AND NOT i.inhdetachpending), \
-         field AS (SELECT r.name, r.id, a.attname, a.attnum, a.atttypid, a.xmin, a.attgenerated FROM root r \
+         field AS (SELECT r.name, r.id, a.attname, a.attnum, a.atttypid, a.xmin, a.attgenerated, a.attacl FROM root r \
          JOIN pg_catalog.pg_attribute a ON a.attrelid = r.id AND a.attnum > 0 AND NOT a.attisdropped), \
          kind(name, attname, id) AS (SELECT name, attname, atttypid FROM field UNION \
          SELECT k.name, k.attname, x.id FROM kind k CROSS JOIN LATERAL ({INSIDE_SQL}) AS x(id)), \
@@ -154,9 +155,13 @@ fn states_sql(tables: &[&Kin<'_>]) -> String {
          UNION ALL SELECT t.name, 'persistence ' || c.oid, c.relpersistence::text FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.id \
          UNION ALL SELECT t.name, 'part ' || i.inhrelid, string_agg(concat(i.inhparent, ':', i.xmin), ' ' ORDER BY i.inhparent) \
          FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id AND NOT i.inhdetachpending GROUP BY t.name, i.inhrelid \
+         UNION ALL SELECT t.name, concat('parent ', i.inhrelid, ' ', i.inhparent), i.xmin::text FROM tree t \
+         JOIN pg_catalog.pg_inherits i ON i.inhrelid = t.id \
+         WHERE NOT EXISTS (SELECT FROM tree o WHERE o.name = t.name AND o.id = i.inhparent) \
          UNION ALL SELECT name, 'column ' || attname, concat_ws(' ', attnum, atttypid) FROM field \
          UNION ALL SELECT name, 'touched ' || attname, concat_ws(' ', f.xmin, d.xmin) FROM field f \
          LEFT JOIN pg_catalog.pg_attrdef d ON f.attgenerated <> '' AND d.adrelid = f.id AND d.adnum = f.attnum \
+         UNION ALL SELECT name, 'rights ' || attname, attacl::text FROM field WHERE attacl IS NOT NULL \
          UNION ALL SELECT k.name, concat('composite ', t.oid, ' ', k.attname), \
          coalesce(string_agg(concat(a.attnum, ':', a.atttypid), ' ' ORDER BY a.attnum), '') \
          FROM kind k JOIN pg_catalog.pg_type t ON t.oid = k.id AND t.typrelid <> 0 \

@@ -224,7 +224,8 @@ impl PostgresConnection {
     /// How the tables among these relations are named where their changes are noted; `None`: one is nothing of which that is known.
     fn tables_of(&mut self, relations: &BTreeSet<u32>) -> Result<Option<Vec<String>>, Error> {
         const TABLES_SQL: &str = "SELECT CASE n.nspname WHEN 'public' THEN c.relname ELSE n.nspname || '.' || c.relname END::text, \
-             c.relpersistence = 'p' AND NOT c.relhassubclass AND NOT c.relispartition AND NOT c.relrowsecurity AND NOT c.relhasrules \
+             c.relpersistence = 'p' AND NOT c.relhassubclass AND NOT c.relrowsecurity AND NOT c.relhasrules \
+             AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid) \
              AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE c.relkind = 'r' AND c.oid = ANY (?1::text::oid[])";

@@ -18,7 +18,7 @@ pub(super) fn read(connection: &mut SqliteConnection) -> Result<Catalogue, Error
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'headwater\\_%' ESCAPE '\\' ORDER BY name";
     let names: Vec<String> = connection.query(sql, &[])?.iter().map(|row| text(row, 0)).collect();
     let tables = names.into_iter().map(|name| table(connection, name)).collect::<Result<_, Error>>()?;
-    Ok(Catalogue { tables })
+    Ok(Catalogue { tables, ..Catalogue::default() })
 }
 
 fn table(connection: &mut SqliteConnection, name: String) -> Result<CatalogueTable, Error> {
@@ -55,7 +55,6 @@ fn table(connection: &mut SqliteConnection, name: String) -> Result<CatalogueTab
         indexes,
         references,
         has_heirs: false,
-        is_heir: false,
         has_foreign_parts: false,
     })
 }

@@ -355,6 +355,7 @@ contract_of! {
     altered::an_answer_that_has_begun_ends_as_broken,
     settings::settings_of_a_database_change_nothing,
     attached::a_tracked_table_becomes_a_partition,
+    attached::what_is_written_through_a_table_above_comes,
     results::what_says_now_is_read_for_each_run,
     both_ways::a_row_that_another_is_writing_is_judged_as_it_is_left,
     passing::a_deadlock_passes,

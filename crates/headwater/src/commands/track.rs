@@ -53,6 +53,10 @@ pub fn track(args: &TrackArgs, global: &Global, output: &Output) -> Done {
     let missing = parts_out_of_reach(&config, &plans)?;
     let nothing = if missing.is_empty() { "every table is tracked already" } else { "nothing was to be done" };
     tell(args.dry_run, output, &statements, nothing, &done)?;
+    for (_, finding) in each_once(&mut *config.database.connect()?, &plans, check::outer_parents)? {
+        let text = format!("{}{}; {}", place(&finding), finding.message, finding.mend);
+        output.warn(&text, &serde_json::json!({ "warning": finding.code, "table": finding.table }));
+    }
     let Some(first) = missing.first() else { return Ok(Exit::Done) };
     let what = missing.iter().map(|finding| format!("{}{}", place(finding), finding.message)).collect::<Vec<_>>();
     Err(anyhow::Error::new(Error::Setup { what: what.join("; "), mend: first.mend.clone() }))

@@ -4,11 +4,13 @@
 //! |---|---|---|
 //! | `table` | its number | afresh: another table has its name |
 //! | `column NAME` | place or type, or it is gone | afresh, if the model has the column |
-//! | `touched NAME` | the column's `xmin` | afresh, if a file of the table changed too: its values were converted |
+//! | `touched NAME` | the column's `xmin` | afresh, if a file of the table changed too: its values were converted; or if all of the model's columns differ, and their rights don't: another table was above it and is gone again |
+//! | `rights NAME` | the privileges on the column | harmless |
 //! | `composite TYPE NAME` | the attributes of a composite type of which the column's values consist | afresh: each value reads otherwise |
 //! | `label NUMBER NAME` | the label of an enum's value | afresh |
 //! | `trigger TABLE NAME`, `function` | their `xmin`, or one is gone | afresh: they may have been off |
 //! | `part TABLE` | the `xmin` of its link | afresh: it was away |
+//! | `parent TABLE OTHER` | the `xmin` of its link to a table that is not below the tracked one | afresh: until then it came whole at each sync |
 //! | `persistence TABLE` | | afresh: a crash empties an unlogged table |
 //! | `security ROLE` | row security, its policies, and those for a role that the server's role is a member of | afresh: other rows are visible |
 //! | `file TABLE` | | harmless alone: VACUUM FULL; TRUNCATE is noted by its trigger |
@@ -43,13 +45,26 @@ pub(super) fn judge(before: &State, now: State, columns: &[&str]) -> (Option<Str
     };
     let is_rewritten = before.iter().any(is_moved);
     let cause = before.iter().find_map(|fact| cause(fact, &now, columns, is_rewritten));
-    (cause, now)
+    (cause.or_else(|| cause_of_visit(before, &now, columns)), now)
+}
+
+/// To become a partition of another table touches each column, and so does to be detached from it. Between the two, statements on that table
+/// went by without a note.
+fn cause_of_visit(before: &State, now: &State, columns: &[&str]) -> Option<String> {
+    let is_touched = |column: &&str| {
+        let of = |state: &State, kind: &str| state.get(&format!("{kind} {column}")).cloned();
+        let is_granted = of(before, "rights") != of(now, "rights");
+        !is_granted && of(before, "touched").zip(of(now, "touched")).is_some_and(|(before, now)| before != now)
+    };
+    let has_parent = now.keys().any(|name| column_of(name).0 == "parent");
+    (!has_parent && columns.iter().all(is_touched))
+        .then(|| "each column was altered at once, as where it was a partition of another table for a time".to_owned())
 }
 
 /// The kind of a fact, and the column that it is about.
 fn column_of(name: &str) -> (&str, Option<&str>) {
     match name.split_once(' ') {
-        Some((kind @ ("column" | "touched"), column)) => (kind, Some(column)),
+        Some((kind @ ("column" | "touched" | "rights"), column)) => (kind, Some(column)),
         Some((kind @ ("label" | "composite"), rest)) => (kind, rest.split_once(' ').map(|(_, column)| column)),
         Some((kind, _)) => (kind, None),
         None => (name, None),
@@ -76,6 +91,7 @@ fn cause((name, before): (&String, &String), now: &State, columns: &[&str], is_r
         }
         "function" => Some("the function of change tracking was replaced".to_owned()),
         "part" if value.is_some() => Some("a part was detached and attached again".to_owned()),
+        "parent" => Some("statements on a table above it, which are not noted, changed it".to_owned()),
         "persistence" if value.is_some() => Some("it was made logged or unlogged".to_owned()),
         "security" if value.is_some() => Some("row security or its policies changed".to_owned()),
         _ => None,
@@ -150,6 +166,7 @@ mod tests {
             &[("persistence 100", "u")],
             &[("security server", "t 1:7")],
             &[("column other", "5 20")],
+            &[("touched a", "9"), ("touched b c", "9")],
         ] {
             assert!(is_afresh(changes), "{changes:?}");
         }
@@ -164,9 +181,23 @@ mod tests {
             &[("file 101", ""), ("part 101", ""), ("trigger 101 headwater_insert_of_t", "")],
             &[("file 102", "102"), ("part 102", "100:9"), ("trigger 102 headwater_insert_of_t", "202:9")],
             &[("security another", "t 1:7")],
+            &[("touched a", "9"), ("touched b c", "9"), ("parent 100 50", "9")],
+            &[("touched a", "9"), ("touched other", "9")],
+            &[("touched a", "9"), ("touched b c", "9"), ("rights a", "{server=r/app}")],
         ] {
             assert!(!is_afresh(changes), "{changes:?}");
         }
+    }
+
+    #[test]
+    fn a_table_that_was_below_another_comes_once_more() {
+        let mut below = state(BEFORE);
+        below.insert("parent 100 50".to_owned(), "9".to_owned());
+        let (cause, kept) = judge(&state(BEFORE), below.clone(), &["a", "b c"]);
+        assert_eq!((cause, &kept), (None, &below));
+        assert!(judge(&kept, state(BEFORE), &["a", "b c"]).0.is_some());
+        below.insert("parent 100 50".to_owned(), "11".to_owned());
+        assert!(judge(&kept, below, &["a", "b c"]).0.is_some(), "away and back");
     }
 
     #[test]

@@ -197,6 +197,20 @@ pub fn out_of_reach(tables: &[(String, Lineage<'_>)]) -> String {
     )
 }
 
+/// The tables above these tables or above parts of them that are not below the table themselves: a statement on such a table fires no
+/// trigger for statements of the part. Table name, the part's schema, name, whether a partition, the schema and name of the table above it.
+pub fn outer_parents(tables: &[(String, Lineage<'_>)]) -> String {
+    format!(
+        "{}, inner_table AS (SELECT * FROM root UNION SELECT * FROM below) \
+         SELECT t.table_name, n.nspname::text, c.relname::text, c.relispartition, an.nspname::text, a.relname::text \
+         FROM (SELECT * FROM root UNION SELECT * FROM found) t JOIN pg_catalog.pg_inherits i ON i.inhrelid = t.id \
+         JOIN pg_catalog.pg_class c ON c.oid = t.id JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         JOIN pg_catalog.pg_class a ON a.oid = i.inhparent JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace \
+         WHERE NOT EXISTS (SELECT FROM inner_table b WHERE b.table_name = t.table_name AND b.id = i.inhparent) ORDER BY 1, 2, 3, 5, 6",
+        tree(tables)
+    )
+}
+
 /// Only a partition's keys can't repeat.
 fn distinct(part: &Part) -> &'static str {
     if part.is_partition { "" } else { "DISTINCT " }

@@ -8,7 +8,7 @@ use headwater_protocol::Value;
 
 use super::{Finding, Severity};
 use crate::catalogue::text;
-use crate::postgres::grants::may;
+use crate::postgres::grants::{may, may_use_schema};
 use crate::postgres::own_grants::{self, Lack};
 use crate::postgres::parts;
 use crate::{Connection, Dialect, Error, Plan};
@@ -25,6 +25,11 @@ pub fn privileges(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Fi
         return Ok(findings);
     }
     for table in &plan.model.tables {
+        if let Some(lack) = on_schema(connection, table)? {
+            let message =
+                format!("the server's role may not use {}, and so none of its tables", lack.on.to_lowercase());
+            add(&mut findings, Some(&table.name), message, &lack);
+        }
         findings.extend(on_table(connection, table)?);
     }
     let lacked = own_grants::lacked_by_server(connection, &plan.model)?;
@@ -79,6 +84,16 @@ fn add(findings: &mut Vec<Finding>, table: Option<&str>, message: String, lack: 
     if !findings.iter().any(|known| known.mend == finding.mend) {
         findings.push(finding);
     }
+}
+
+/// The privilege on a table's schema, if the role lacks it.
+fn on_schema(connection: &mut dyn Connection, table: &Table) -> Result<Option<Lack>, Error> {
+    let schema = literal(table.schema.as_deref().unwrap_or("public"));
+    let sql =
+        format!("SELECT {}, quote_ident(current_user), format('SCHEMA %I', {schema}::text)", may_use_schema(table));
+    let rows = connection.query(&sql, &[])?;
+    let row = rows.first().filter(|row| row.first() == Some(&Value::Bool(false)));
+    Ok(row.map(|row| Lack { role: text(row, 1), privilege: "USAGE".to_owned(), on: text(row, 2) }))
 }
 
 /// The privileges on a table of the model.

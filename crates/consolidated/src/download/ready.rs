@@ -7,7 +7,7 @@
 use headwater_model::Direction;
 use headwater_model::script::Step;
 use headwater_model::sql::literal;
-use headwater_model::tracking::postgres::base_table;
+use headwater_model::tracking::postgres::{base_table, table_id};
 use headwater_protocol::message::Watermarks;
 use headwater_protocol::row::put_row;
 use headwater_protocol::wire::Write as _;
@@ -155,7 +155,8 @@ fn has_row_security(connection: &mut dyn Connection, plan: &Plan) -> Result<bool
     }
     let tables: Vec<String> = plan.tables.iter().map(|table| literal(&base_table(&table.table))).collect();
     let sql = format!(
-        "SELECT coalesce(bool_or(row_security_active(to_regclass(name))), false) FROM unnest(ARRAY[{}]::text[]) AS name",
+        "SELECT coalesce(bool_or(row_security_active({})), false) FROM unnest(ARRAY[{}]::text[]) AS name",
+        table_id("name"),
         tables.join(", ")
     );
     let rows = connection.query(&sql, &[])?;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use headwater_model::tracking::postgres::{base_table, function_name, side_table, triggers};
+use headwater_model::tracking::postgres::{base_table, function_name, side_table, table_id, triggers};
 use headwater_model::tracking::{Kin, tracked_name};
 use headwater_model::{ColumnType, Lineage};
 use headwater_protocol::{Row, Type, Value};
@@ -87,7 +87,7 @@ const OBJECTS_SQL: &str = "
     FROM pg_catalog.pg_trigger t
     JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE t.tgrelid = to_regclass(?1) AND n.nspname = 'headwater' AND p.proname = ?3 AND NOT t.tgisinternal
+    WHERE t.tgrelid = {table} AND n.nspname = 'headwater' AND p.proname = ?3 AND NOT t.tgisinternal
     UNION ALL
     SELECT false, concat_ws(' ', a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull)
     FROM pg_catalog.pg_attribute a
@@ -333,7 +333,7 @@ fn tracking_of_sides(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<T
 
 fn objects(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Vec<Row>, Error> {
     let names = [base_table(lineage.table()), side_table(lineage), function_name(lineage)];
-    connection.query(OBJECTS_SQL, &names.map(Value::text))
+    connection.query(&OBJECTS_SQL.replace("{table}", &table_id("?1")), &names.map(Value::text))
 }
 
 /// The statements that drop the functions which write to a side table, with the triggers that call them.

@@ -12,7 +12,7 @@
 
 use headwater_model::Lineage;
 use headwater_model::tracking::Kin;
-use headwater_model::tracking::postgres::base_table;
+use headwater_model::tracking::postgres::{base_table, table_id};
 use headwater_protocol::Value;
 
 use super::watch::Named;
@@ -21,13 +21,13 @@ use crate::check::{Finding, Severity};
 use crate::{Connection, Error};
 
 /// The tables in the tree of `?1` that are unlogged.
-const UNLOGGED_SQL: &str = "WITH RECURSIVE tree(id) AS (SELECT to_regclass(?1)::oid UNION \
+const UNLOGGED_SQL: &str = "WITH RECURSIVE tree(id) AS (SELECT {table} UNION \
     SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id) \
     SELECT c.oid::regclass::text FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.id WHERE c.relpersistence = 'u' ORDER BY 1 LIMIT 1";
 
 /// The policies of table `?1` that decide what this role sees: name, and the condition as the catalogue keeps it.
 const POLICIES_SQL: &str = "SELECT y.polname::text, y.polqual::text, pg_get_expr(y.polqual, y.polrelid) FROM pg_catalog.pg_policy y \
-    WHERE y.polrelid = to_regclass(?1) AND y.polcmd IN ('r', '*') AND y.polqual IS NOT NULL AND row_security_active(y.polrelid) \
+    WHERE y.polrelid = {table} AND y.polcmd IN ('r', '*') AND y.polqual IS NOT NULL AND row_security_active(y.polrelid) \
     AND (y.polroles = '{0}' OR EXISTS (SELECT FROM unnest(y.polroles) AS r(id) WHERE pg_has_role(current_user, r.id, 'USAGE'))) \
     ORDER BY 1";
 
@@ -45,11 +45,16 @@ const SETTINGS_OF_USERS: [&str; 2] = ["current_setting('headwater.user'", "curre
 /// `current_user` and its like, from here on in PostgreSQL's list of such words; those before it read the clock.
 const FIRST_WORD_OF_USERS: u32 = 9;
 
+/// A statement about the table `?1`.
+fn of_table(sql: &str) -> String {
+    sql.replace("{table}", &table_id("?1"))
+}
+
 /// What `check` says of a table.
 pub(crate) fn findings(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<Finding>, Error> {
     let table = Some(kin.table().name.clone());
     let mut findings = Vec::new();
-    let unlogged = connection.query(UNLOGGED_SQL, &[Value::text(base_table(kin.table()))])?;
+    let unlogged = connection.query(&of_table(UNLOGGED_SQL), &[Value::text(base_table(kin.table()))])?;
     if let Some(name) = unlogged.first().map(|row| text(row, 0)) {
         findings.push(Finding {
             severity: Severity::Error,
@@ -85,7 +90,7 @@ pub(super) fn policy_that_reads_more(
 ) -> Result<Option<(String, String)>, Error> {
     for table in std::iter::once(lineage.table()).chain(lineage.parents().iter().copied()) {
         let name = base_table(table);
-        for row in connection.query(POLICIES_SQL, &[Value::text(name.as_str())])? {
+        for row in connection.query(&of_table(POLICIES_SQL), &[Value::text(name.as_str())])? {
             if reads_more(connection, &text(&row, 1), &text(&row, 2))? {
                 return Ok(Some((name, text(&row, 0))));
             }

@@ -9,8 +9,9 @@
 
 use std::sync::atomic::Ordering;
 
+use headwater_model::Table;
 use headwater_model::sql::literal;
-use headwater_model::tracking::postgres::{base_table, side_table};
+use headwater_model::tracking::postgres::{base_table, side_table, table_id};
 use headwater_protocol::Value;
 use headwater_protocol::message::{Refusal, RefusalCode};
 
@@ -112,10 +113,11 @@ fn may_read(plan: &TablePlan) -> String {
     let own = plan.table.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>();
     tests.push(format!("coalesce({}, false)", may("SELECT", &base_table(&plan.table), &own)));
     for parent in &plan.parents {
-        tests.push(format!(
-            "coalesce(has_any_column_privilege(to_regclass({}), 'SELECT'), false)",
-            literal(&base_table(parent))
-        ));
+        let id = table_id(&literal(&base_table(parent)));
+        tests.push(format!("coalesce(has_any_column_privilege({id}, 'SELECT'), false)"));
+    }
+    for table in std::iter::once(&plan.table).chain(&plan.parents) {
+        tests.push(format!("coalesce({}, false)", may_use_schema(table)));
     }
     if plan.table.is_tracked() {
         let side = literal(&side_table(&plan.lineage()));
@@ -124,9 +126,15 @@ fn may_read(plan: &TablePlan) -> String {
     tests.join(" AND ")
 }
 
+/// Whether the role may use the schema of a table; NULL where there is no such schema.
+pub(crate) fn may_use_schema(table: &Table) -> String {
+    let schema = literal(table.schema.as_deref().unwrap_or("public"));
+    format!("(SELECT has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = {schema})")
+}
+
 /// Whether the role has a privilege on a table or on all of these columns of it; NULL where there is no such table.
 pub(crate) fn may(privilege: &str, table: &str, columns: &[&str]) -> String {
-    let id = format!("to_regclass({})", literal(table));
+    let id = table_id(&literal(table));
     let columns: Vec<String> = columns.iter().map(|column| literal(column)).collect();
     format!(
         "(has_table_privilege({id}, '{privilege}') OR coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, '{privilege}')) \

@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use headwater_model::tracking::postgres::base_table;
+use headwater_model::tracking::postgres::{base_table, table_id};
 use headwater_protocol::decimal::Parts;
 use headwater_protocol::message::ChangeOp;
 use headwater_protocol::{DecodeError, Row, Value, ValueRef};
@@ -57,7 +57,7 @@ const KEEPS_SQL: &str = "
                 coalesce(bool_or(k.confupdtype NOT IN ('a', 'r')), false) AS updates
             FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_constraint k ON k.oid = t.tgconstraint
             WHERE t.tgrelid = c.oid AND k.contype = 'f' AND k.confrelid = c.oid) f
-        WHERE c.oid = to_regclass(w.name)
+        WHERE c.oid = {table}
         AND getdatabaseencoding() = 'UTF8' AND c.relkind = 'r' AND NOT c.relhasrules AND NOT c.relrowsecurity AND NOT c.relhassubclass
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid)
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
@@ -298,7 +298,7 @@ impl PostgresConnection {
     fn said(&mut self, plans: &[&TablePlan]) -> Result<Vec<Option<String>>, Error> {
         let names = plans.iter().map(|plan| base_table(&plan.table)).collect::<Vec<_>>();
         let asked = serde_json::to_string(&names).unwrap_or_default();
-        let rows = self.query(KEEPS_SQL, &[Value::text(asked)])?;
+        let rows = self.query(&KEEPS_SQL.replace("{table}", &table_id("w.name")), &[Value::text(asked)])?;
         if let Some(Value::Int(number)) = rows.first().and_then(|row| row.first()) {
             self.state.number = Some(*number);
         }

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use headwater_model::Table;
 use headwater_model::sql::{literal, quote};
-use headwater_model::tracking::postgres::{base_table, key_columns, note_again, partition_columns, side_table};
+use headwater_model::tracking::postgres::{
+    base_table, key_columns, note_again, partition_columns, side_table, table_id,
+};
 use headwater_protocol::{Row, Type, Value, ValueRef};
 
 use super::bound::Bound;
@@ -17,7 +19,7 @@ use crate::{Error, TablePlan};
 
 /// The columns of a table (`$1`: its qualified name): name, type, the base type of a domain, generated, identity, enum, the collation
 /// if that is not deterministic; and all by which [`unaltered_sql`] knows it again.
-pub(super) const COLUMNS_SQL: &str = "
+const COLUMNS_SQL: &str = "
     SELECT a.attname::text, quote_ident(n.nspname) || '.' || quote_ident(t.typname),
            (WITH RECURSIVE base(oid, typtype, next) AS (
                 SELECT t.oid, t.typtype, t.typbasetype
@@ -31,7 +33,11 @@ pub(super) const COLUMNS_SQL: &str = "
     FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-    WHERE a.attrelid = to_regclass(?1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+    WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+pub(super) fn columns_sql() -> String {
+    COLUMNS_SQL.replace("{table}", &table_id("?1"))
+}
 
 /// What the columns of a table were when its shape was read.
 pub(super) fn described(found: &[Row]) -> String {
@@ -43,9 +49,9 @@ pub(super) fn unaltered_sql(table: &str, described: &str) -> String {
     format!(
         "(SELECT coalesce(string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attgenerated, a.attidentity), ',' \
          ORDER BY a.attnum), '') = {} FROM pg_catalog.pg_attribute a \
-         WHERE a.attrelid = to_regclass({}) AND a.attnum > 0 AND NOT a.attisdropped)",
+         WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped)",
         literal(described),
-        literal(table)
+        table_id(&literal(table))
     )
 }
 
@@ -166,7 +172,7 @@ impl Verb {
 }
 
 impl Shape {
-    /// Joins the model's table with the rows of [`COLUMNS_SQL`]; `root`: those of the table that has the partition's columns.
+    /// Joins the model's table with the rows of [`columns_sql`]; `root`: those of the table that has the partition's columns.
     pub(super) fn new(plan: &TablePlan, found: &[Row], root: &[Row]) -> Result<Shape, Error> {
         let (table, lineage) = (&plan.table, plan.lineage());
         let columns: Vec<Column> =

@@ -17,7 +17,7 @@ use super::bound::Bound;
 use super::connection::PostgresConnection;
 use super::error::{self, TableFault};
 use super::plain::Keeps;
-use super::shape::{COLUMNS_SQL, Shape, Verb, described, unaltered_sql};
+use super::shape::{Shape, Verb, columns_sql, described, unaltered_sql};
 use crate::{Connection, Error, Mode, TablePlan};
 
 /// The most statements of the engines' own SQL that are kept; beyond them, all are forgotten and prepared again.
@@ -73,7 +73,7 @@ impl PostgresConnection {
     pub(super) fn read_shape(&mut self, plan: &TablePlan) -> Result<Arc<Shape>, Error> {
         let name = (plan.fingerprint, plan.number);
         if !self.statements.tables.contains_key(&name) {
-            let mut columns = |table| self.query(COLUMNS_SQL, &[Value::text(base_table(table))]);
+            let mut columns = |table| self.query(&columns_sql(), &[Value::text(base_table(table))]);
             let found = columns(&plan.table)?;
             let root = plan.parents.last().map(columns).transpose()?;
             let shape = Arc::new(Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?);

@@ -10,7 +10,7 @@
 
 use headwater_model::sql::{literal, quote};
 use headwater_model::tracking::Kin;
-use headwater_model::tracking::postgres::{base_table, function_name};
+use headwater_model::tracking::postgres::{base_table, function_name, table_id};
 use headwater_protocol::Row;
 
 use super::{refresh, table_identity};
@@ -60,7 +60,7 @@ impl Altered {
 /// BEFORE.
 pub(crate) fn altered(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<Altered>, Error> {
     let sql = format!(
-        "WITH RECURSIVE tree(id) AS (SELECT to_regclass({})::oid UNION \
+        "WITH RECURSIVE tree(id) AS (SELECT {} UNION \
          SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id AND NOT i.inhdetachpending) \
          SELECT format('%I.%I', n.nspname, c.relname), g.tgname::text, g.tgenabled::text, w.state FROM tree t \
          JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.id AND NOT g.tgisinternal \
@@ -68,7 +68,7 @@ pub(crate) fn altered(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<
          CROSS JOIN LATERAL (SELECT CASE WHEN g.tgtype & 3 = 1 THEN 'R' ELSE 'A' END) AS w(state) \
          JOIN pg_catalog.pg_class c ON c.oid = t.id JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE g.tgenabled::text <> w.state ORDER BY n.nspname, c.relname, g.tgname",
-        literal(&base_table(kin.table())),
+        table_id(&literal(&base_table(kin.table()))),
         literal(&function_name(&kin.lineage)),
     );
     Ok(connection.query(&sql, &[])?.iter().map(Altered::read).collect())

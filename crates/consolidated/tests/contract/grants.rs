@@ -123,6 +123,68 @@ fn new_customers_alone_are_refused(
     refusal.message.clone()
 }
 
+const SCHEMAS: &str = r#"
+    name = "schemas"
+    version = 1
+    [tables.plain]
+    key = ["id"]
+    columns = { id = "int not null", note = "text" }
+    [tables.other]
+    schema = "app"
+    key = ["id"]
+    columns = { id = "int not null", note = "text" }
+    [tables.more]
+    schema = "app"
+    key = ["id"]
+    columns = { id = "int not null", note = "text" }
+"#;
+
+/// Without USAGE on a schema its tables alone are withheld, whatever the role may do with the tables themselves.
+pub(crate) fn a_schema_that_may_not_be_used_holds_up_its_tables_alone(database: &Database) {
+    let table = |name: &str| {
+        format!("CREATE TABLE {name} (id bigint PRIMARY KEY, note text); INSERT INTO {name} VALUES (1, 'old');")
+    };
+    database.application(&format!("CREATE SCHEMA app; {}", ["plain", "app.other", "app.more"].map(table).concat()));
+    let plan = plan(SCHEMAS);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let (role, backend) = by_role(database);
+    database
+        .application(&format!("GRANT USAGE ON SCHEMA app TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA app TO {role}"));
+    let (mut connection, mut anna) = synced_by(&backend, &plan);
+    assert_eq!(missing(database, &mut *connection, &plan, "SELECT 1"), []);
+    let revoked = format!(
+        "REVOKE USAGE ON SCHEMA app FROM {role}; INSERT INTO plain VALUES (2, 'new'); INSERT INTO app.other VALUES (2, 'late')"
+    );
+    let found = missing(database, &mut *connection, &plan, &revoked);
+    assert_eq!(grants(&found), format!("GRANT USAGE ON SCHEMA app TO {role};\n"));
+    assert!(found[0].message.contains("may not use schema app"), "{found:?}");
+    let named = check::check(&mut *connection, &plan).expect("the rest is checked");
+    assert!(named.iter().all(|finding| finding.severity == Severity::Warning), "{named:?}");
+    // What others change goes up and comes down; the tables of the schema stay as they are.
+    let mut carl = Replica::synced(database, &plan, "carl");
+    carl.update(&plan, "plain", vec![int(1), text("changed")]);
+    carl.update(&plan, "other", vec![int(1), text("refused")]);
+    let uploaded = carl.upload(&mut *connection, &plan).expect("uploaded");
+    assert_eq!(uploaded.counts.refused, 1, "{:?}", uploaded.receipt);
+    assert_eq!(database.number("SELECT count(*) FROM plain WHERE note = 'changed'"), 1);
+    let first = anna.try_sync(&mut *connection, &plan);
+    assert!(matches!(first, Err(Error::Retry { broken: false, .. })), "{first:?}");
+    for connection in [&mut connection, &mut backend.connect().expect("connected")] {
+        let synced = anna.try_sync(&mut **connection, &plan).expect("synced");
+        assert!(synced.marks.is_empty(), "{:?}", synced.marks);
+        assert_eq!((anna.table(&plan, "plain").len(), anna.table(&plan, "other").len()), (2, 1));
+    }
+    let mut ben = Replica::new("ben");
+    ben.try_sync(&mut *connection, &plan).expect("a new remote has the rest");
+    assert_eq!((ben.table(&plan, "plain").len(), ben.table(&plan, "more").len()), (2, 0));
+    database.application(&grants(&found));
+    for remote in [&mut anna, &mut ben] {
+        remote.try_sync(&mut *connection, &plan).expect("synced");
+        remote.try_sync(&mut *connection, &plan).expect("synced");
+        remote.assert_equals_fresh(database, &plan);
+    }
+}
+
 pub(crate) fn a_table_that_does_not_fit_holds_up_itself_alone(database: &Database) {
     let plan = ordered(database);
     database.application("INSERT INTO customer VALUES (5, 'e', 'x', 1), (6, 'f', 'x', 1)");

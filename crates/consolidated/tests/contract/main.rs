@@ -370,6 +370,7 @@ contract_of! {
     sessions::a_query_leaves_no_lock,
     conflicts::a_statement_on_the_table_is_the_other_side_of_a_conflict,
     grants::a_missing_grant_holds_up_its_table_alone,
+    grants::a_schema_that_may_not_be_used_holds_up_its_tables_alone,
     grants::a_table_that_does_not_fit_holds_up_itself_alone,
     grants::grants_that_are_missing_on_own_tables_are_named,
     grants::grants_that_the_functions_owner_lacks_are_named,

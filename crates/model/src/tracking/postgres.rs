@@ -87,6 +87,15 @@ pub fn base_table(table: &Table) -> String {
     format!("{}.{}", quote(schema(table)), quote(&table.name))
 }
 
+/// An expression of the number of the table that an expression names, as [`base_table`] does; NULL where there is none. `to_regclass` fails where
+/// the role may not use the schema, and with it the statement, whatever other tables it is about.
+pub fn table_id(name: &str) -> String {
+    format!(
+        "(SELECT hw_c.oid FROM pg_catalog.pg_class hw_c JOIN pg_catalog.pg_namespace hw_n ON hw_n.oid = hw_c.relnamespace \
+         WHERE hw_n.nspname = (parse_ident({name}))[1]::name AND hw_c.relname = (parse_ident({name}))[2]::name)"
+    )
+}
+
 /// The side table, schema and quotes included.
 pub fn side_table(lineage: &Lineage<'_>) -> String {
     format!("headwater.{}", quote(&side_name(lineage)))

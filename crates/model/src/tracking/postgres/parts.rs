@@ -18,7 +18,8 @@
 use super::kin::all_below;
 use super::notes::{Images, Notes, Pair};
 use super::{
-    KEYS_REPEAT, Kin, base_table, events, function, own_name, row_trigger, side_table, statement_triggers, trigger_name,
+    KEYS_REPEAT, Kin, base_table, events, function, own_name, row_trigger, side_table, statement_triggers, table_id,
+    trigger_name,
 };
 use crate::Lineage;
 use crate::sql::{literal, quote};
@@ -225,7 +226,7 @@ pub fn statement_trigger_count() -> usize {
 fn tree(tables: &[(String, Lineage<'_>)]) -> String {
     let roots: Vec<String> = tables
         .iter()
-        .map(|(name, table)| format!("({}, to_regclass({})::oid)", literal(name), literal(&base_table(table.table()))))
+        .map(|(name, table)| format!("({}, {})", literal(name), table_id(&literal(&base_table(table.table())))))
         .collect();
     format!(
         "WITH RECURSIVE root(table_name, id) AS (VALUES {}), below(table_name, id) AS (\

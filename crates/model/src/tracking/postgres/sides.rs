@@ -6,7 +6,7 @@
 //! its index otherwise. An `int` key's index is used with a `bigint` beside it, and a `varchar` one's with a `text`.
 
 use super::notes::{pairs, sides as side_columns};
-use super::{base_table, dollar_quoted, side_table, unquoted};
+use super::{base_table, dollar_quoted, side_table, table_id, unquoted};
 use crate::Lineage;
 use crate::sql::literal;
 
@@ -48,7 +48,7 @@ pub fn differences(lineage: &Lineage<'_>) -> String {
          s.attcollation <> b.attcollation AND EXISTS (SELECT FROM pg_catalog.pg_collation l \
          WHERE l.oid IN (s.attcollation, b.attcollation) AND NOT l.collisdeterministic) AS equals_otherwise \
          FROM (VALUES {}) AS w(side, base, name) \
-         JOIN pg_catalog.pg_attribute b ON b.attrelid = to_regclass(w.base) AND b.attname = w.name AND NOT b.attisdropped \
+         JOIN pg_catalog.pg_attribute b ON b.attrelid = {} AND b.attname = w.name AND NOT b.attisdropped \
          JOIN pg_catalog.pg_attribute s ON s.attrelid = to_regclass({}) AND s.attname = w.side AND NOT s.attisdropped) AS c \
          WHERE c.wanted <> c.found ORDER BY c.name",
         wide("b.atttypid"),
@@ -57,6 +57,7 @@ pub fn differences(lineage: &Lineage<'_>) -> String {
         wide("s.atttypid"),
         collation("b.attcollation"),
         columns.join(", "),
+        table_id("w.base"),
         literal(&side_table(lineage)),
     )
 }

@@ -69,9 +69,8 @@ pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
              SELECT count(*) || ':' || coalesce(sum(x.h), 0), {NAMED} FROM (\
              SELECT hashint8extended(c.name, (c.relfilenode::int8 << 9) | (ascii(c.relpersistence::text) << 1) | c.is_picked::int) \
              FROM root c \
-             UNION ALL SELECT i.h FROM (SELECT id FROM root UNION SELECT id FROM tree) t CROSS JOIN LATERAL (\
-             SELECT hashint8extended((i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8) AS h \
-             FROM pg_catalog.pg_inherits i WHERE i.inhrelid = t.id OFFSET 0) i \
+             UNION ALL SELECT hashint8extended((i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8) \
+             FROM pg_catalog.pg_inherits i WHERE i.inhrelid = ANY (ARRAY(SELECT id FROM root UNION ALL SELECT id FROM tree)) \
              UNION ALL SELECT c.h FROM tree t CROSS JOIN LATERAL (\
              SELECT hashint8extended(c.oid::int8, (c.relfilenode::int8 << 8) | ascii(c.relpersistence::text)) AS h \
              FROM pg_catalog.pg_class c WHERE c.oid = t.id OFFSET 0) c \

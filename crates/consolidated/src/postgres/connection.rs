@@ -105,17 +105,17 @@ pub(super) struct State {
 /// at each sync.
 #[derive(Debug, Default)]
 struct Unfollowed {
-    /// They have a part on which the server's role can't make triggers.
-    by_parts: Vec<String>,
-    /// They, or parts of them, are also below a table that is not below them.
-    by_parents: Vec<String>,
-    /// Their side table calls other values equal than they do.
-    by_sides: Vec<String>,
+    /// Those with a part on which the server's role can't make triggers.
+    parts: Vec<String>,
+    /// Those that are, or have a part that is, below a table which is not below them.
+    parents: Vec<String>,
+    /// Those whose side table calls other values equal than they do.
+    sides: Vec<String>,
 }
 
 impl Unfollowed {
     fn tables(&self) -> Vec<String> {
-        self.by_parts.iter().chain(&self.by_parents).chain(&self.by_sides).cloned().collect()
+        self.parts.iter().chain(&self.parents).chain(&self.sides).cloned().collect()
     }
 }
 
@@ -457,7 +457,7 @@ impl Connection for PostgresConnection {
             let by_parts = if are_waiting { parts::unfollowed_tables(self, plan)? } else { Vec::new() };
             let by_parents = parts::tables_below_others(self, plan)?;
             let unfollowed = self.unfollowed.entry(fingerprint).or_default();
-            (unfollowed.by_parts, unfollowed.by_parents) = (by_parts, by_parents);
+            (unfollowed.parts, unfollowed.parents) = (by_parts, by_parents);
             if !changed && !are_waiting {
                 self.known_parts.insert(fingerprint, hierarchy);
             }
@@ -502,15 +502,18 @@ impl Connection for PostgresConnection {
             }
         }
         self.always_whole.insert(plan.fingerprint, whole);
-        let mut by_sides = Vec::new();
+        let mut unequal = Vec::new();
         for table in plan.tables.iter().filter(|table| table.table.is_tracked()) {
             if sides::unequal(self, &table.lineage())?.is_some() {
-                by_sides.push(tracked_name(&table.lineage()));
+                unequal.push(tracked_name(&table.lineage()));
             }
         }
-        let by_parts = parts::unfollowed_tables(self, plan)?;
-        let by_parents = parts::tables_below_others(self, plan)?;
-        self.unfollowed.insert(plan.fingerprint, Unfollowed { by_parts, by_parents, by_sides });
+        let found = Unfollowed {
+            parts: parts::unfollowed_tables(self, plan)?,
+            parents: parts::tables_below_others(self, plan)?,
+            sides: unequal,
+        };
+        self.unfollowed.insert(plan.fingerprint, found);
         Ok(())
     }
 

@@ -147,7 +147,7 @@ impl Below<'_> {
         let named: Vec<_> = named.iter().map(|(table, mend)| ((*table).to_owned(), (*mend).to_owned())).collect();
         assert_eq!(self.warned(), named);
         assert_eq!(track::track(&mut *self.database.connect(), &self.plan).expect("looked"), [] as [String; 0]);
-        let mends = named.iter().map(|(_, mend)| format!("{mend};")).collect::<String>();
+        let mends = named.iter().map(|(_, mend)| mend.as_str()).collect::<Vec<_>>().join("; ");
         assert_eq!(self.whole(&format!("{last}; {mends}")), whole, "what went before the end is not lost");
         assert_eq!(self.warned(), []);
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Keys as bytes, equal where the database calls the keys equal: `1.50` is `1.5`, `-0` is `0`.
 //!
 //! A remote tells rows apart by the bytes of their keys, so a row whose key the database spells otherwise would be two rows there:
-//! [`other_form`] says why its change is refused.
+//! `other_form` says why its change is refused.
 
 use headwater_protocol::decimal::Parts;
 use headwater_protocol::message::{Refusal, RefusalCode};

@@ -138,9 +138,9 @@ fn first_table(
 ) -> Table {
     let mut columns = Vec::new();
     for column in &found.columns {
-        let (Some(kind), None) = (column.kind, not_travelling(found, column)) else {
-            let why = not_travelling(found, column).unwrap_or_default();
-            left_out.push((found.name.clone(), why));
+        let why = not_travelling(found, column);
+        let (Some(kind), None) = (column.kind, &why) else {
+            left_out.push((found.name.clone(), why.unwrap_or_default()));
             continue;
         };
         let travelling = Column { name: column.name.clone(), kind, nullable: column.nullable };

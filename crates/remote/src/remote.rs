@@ -22,7 +22,7 @@ pub struct Remote {
     pub(crate) plan: Plan,
     /// The token got for a password, and until when it is good. Never written to the file.
     pub(crate) token: Option<(String, Instant)>,
-    /// The newest change set aside before a look at the file set others aside, which nobody has been shown yet.
+    /// The number of the newest change on the list before a look at the file added others; `None`: all have been shown.
     pub(crate) newest_shown: Cell<Option<i64>>,
 }
 

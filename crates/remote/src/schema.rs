@@ -55,11 +55,11 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     plan.schema_version = Some(schema_version(connection)?);
     learn_uniques(connection, plan)?;
     let have_changed = gone::own_parents::have_changed(connection, plan)?;
-    let look = |look: fn(&Connection, &Plan) -> Result<(), Error>| {
-        let looked = |connection: &Connection| is_of(connection, plan).and_then(|()| look(connection, plan));
-        if have_changed { database.write("looking at the application's tables", looked) } else { Ok(()) }
+    let see_to_parents = |step: fn(&Connection, &Plan) -> Result<(), Error>| {
+        let checked = |connection: &Connection| is_of(connection, plan).and_then(|()| step(connection, plan));
+        if have_changed { database.write("looking at the application's tables", checked) } else { Ok(()) }
     };
-    look(gone::own_parents::set_aside)?;
+    see_to_parents(gone::own_parents::set_aside)?;
     for table in &plan.tables {
         if !has_triggers(connection, table).while_doing("reading the catalogue")? {
             tracing::info!(table = table.table.name, "change tracking is made anew");
@@ -74,7 +74,7 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
             })?;
         }
     }
-    look(gone::own_parents::record)?;
+    see_to_parents(gone::own_parents::record)?;
     plan.tables.iter().try_for_each(|table| unfit::check_ahead(database, table))?;
     key_ranges::pass_taken_alone(database, plan)
 }

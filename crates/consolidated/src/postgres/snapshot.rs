@@ -7,8 +7,8 @@ use crate::backend::Gaps;
 use crate::{Connection, Error};
 
 /// One value that is another whenever tables have come or gone below others: it comes with a download's beginning, so that a look at
-/// the parts costs no round trip while they stay. The hashes are added: without carry, two of them that are the same (a part's and that of
-/// its index, when the numbers come so) would be nothing, and so would the two that follow them.
+/// the parts costs no round trip while they stay. The hashes are added, and not joined by XOR: a part's row and that of its
+/// index may have the same hash, and XOR would cancel both.
 pub(super) const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(sum(hashint8extended( \
     (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
 

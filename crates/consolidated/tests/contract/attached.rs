@@ -2,10 +2,10 @@
 
 use headwater_consolidated::check::{Finding, Severity, check};
 use headwater_consolidated::{Connection, Plan, track};
-use headwater_protocol::message::PartitionAction;
 
 use super::database::{Database, plan};
 use super::replica::Replica;
+use super::table_identity::whole;
 
 const MODEL: &str = r#"
     name = "m"
@@ -125,12 +125,7 @@ impl Below<'_> {
         self.database.application(statements);
         let synced = self.remote.try_sync(&mut *self.connection, &self.plan).expect("synced");
         self.remote.assert_equals_fresh(self.database, &self.plan);
-        let marks = synced.marks.iter().filter(|mark| mark.action == PartitionAction::Whole);
-        let mut names: Vec<String> =
-            marks.map(|mark| self.plan.tables[mark.table as usize].table.name.clone()).collect();
-        names.sort();
-        names.dedup();
-        names
+        whole(&self.plan, &synced)
     }
 
     /// The tables that `check` names, each with the statement of which it says that it ends the state.

@@ -2,11 +2,11 @@
 
 use headwater_consolidated::check::{self, Severity};
 use headwater_consolidated::{Backend as _, Connection, Plan, track};
-use headwater_protocol::message::PartitionAction;
 
 use super::database::{Database, plan};
 use super::grants::by_role;
 use super::replica::{Replica, Synced};
+use super::table_identity::whole;
 
 const TABLES: &str = "
     CREATE TABLE member (user_name text NOT NULL, area text NOT NULL);
@@ -85,12 +85,7 @@ impl Served<'_> {
     fn whole(&mut self, statements: &str) -> Vec<String> {
         self.database.application(statements);
         let synced = self.sync();
-        let marks = synced.marks.iter().filter(|mark| mark.action == PartitionAction::Whole);
-        let mut names: Vec<String> =
-            marks.map(|mark| self.plan.tables[mark.table as usize].table.name.clone()).collect();
-        names.sort();
-        names.dedup();
-        names
+        whole(&self.plan, &synced)
     }
 
     /// The statements that `check` gives for parts, by table.

@@ -221,7 +221,7 @@ fn row(rows: &[Row], id: i64) -> &Row {
 }
 
 /// The names of the tables that came whole.
-fn whole(plan: &Plan, synced: &Synced) -> Vec<String> {
+pub(crate) fn whole(plan: &Plan, synced: &Synced) -> Vec<String> {
     let marks = synced.marks.iter().filter(|mark| mark.action == PartitionAction::Whole);
     let mut names: Vec<String> = marks.map(|mark| plan.tables[mark.table as usize].table.name.clone()).collect();
     names.sort();
@@ -282,8 +282,7 @@ pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
     }
 }
 
-/// Makes a table that stands below `log` as its primary key's index stands below that of `log`, bit by bit: what a sum of bits without
-/// carry takes for nothing.
+/// Makes a table whose OID differs from that of `log` in the same bits in which the OIDs of their primary keys' indexes differ.
 const EVENLY_NUMBERED: &str = "DO $$ BEGIN
     FOR attempt IN 1..1000 LOOP
         CREATE TABLE even (id bigint PRIMARY KEY, n int);
@@ -293,7 +292,7 @@ const EVENLY_NUMBERED: &str = "DO $$ BEGIN
     END LOOP;
 END $$";
 
-/// The numbers by which PostgreSQL knows tables and indexes come as they come: also so that their differences are the same. One partition
+/// OIDs may come so that the rows of a partition and of its index in `pg_inherits` have the same hash. One partition
 /// takes the place of another that was there when the table was tracked, and one of another that came later.
 pub(crate) fn partitions_are_followed_whatever_their_numbers(database: &Database) {
     let exchange = |name: &str, id: i64, before: &str| {

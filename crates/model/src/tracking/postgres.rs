@@ -87,8 +87,8 @@ pub fn base_table(table: &Table) -> String {
     format!("{}.{}", quote(schema(table)), quote(&table.name))
 }
 
-/// An expression of the number of the table that an expression names, as [`base_table`] does; NULL where there is none. `to_regclass` fails where
-/// the role may not use the schema, and with it the statement, whatever other tables it is about.
+/// SQL for the OID of a table whose name, as [`base_table`] gives it, is the value of the SQL expression `name`; NULL where there is no such table.
+/// `to_regclass` raises an error where the role may not use the schema, which ends statements about other tables too.
 pub fn table_id(name: &str) -> String {
     format!(
         "(SELECT hw_c.oid FROM pg_catalog.pg_class hw_c JOIN pg_catalog.pg_namespace hw_n ON hw_n.oid = hw_c.relnamespace \

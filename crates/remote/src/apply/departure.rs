@@ -35,7 +35,7 @@ pub(super) struct Departure {
     /// Whether any leave now, and what triggers write is remembered.
     is_on: bool,
     /// Whether that is for rows that are taken out, and ends when anything else is done.
-    is_for_some: bool,
+    is_for_taking_out: bool,
     /// What was set aside for it in this download: tables and keys.
     written: HashSet<(u32, Vec<u8>)>,
 }
@@ -64,16 +64,16 @@ impl Apply<'_> {
     }
 
     /// Takes a row out that nobody has deleted; whether it is gone.
-    pub(super) fn put_out(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+    pub(super) fn take_row_out(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
         let was_on = self.departure.is_on;
         self.remember_open(table)?;
-        self.departure.is_for_some |= self.departure.is_on && !was_on;
+        self.departure.is_for_taking_out |= self.departure.is_on && !was_on;
         self.removed(table, key).map(|placed| placed == Placed::Done)
     }
 
     /// Before a row is stored or deleted: what triggers write then is an edit.
     pub(super) fn end_taking_out(&mut self) -> Result<(), Error> {
-        if !self.departure.is_for_some {
+        if !self.departure.is_for_taking_out {
             return Ok(());
         }
         let leaving = self.rows.leaving.get();
@@ -85,7 +85,7 @@ impl Apply<'_> {
     /// Rows have left: what triggers wrote meanwhile is set aside where it stands.
     pub(super) fn end_departure(&mut self) -> Result<(), Error> {
         self.rows.leaving.set(false);
-        self.departure.is_for_some = false;
+        self.departure.is_for_taking_out = false;
         if !std::mem::take(&mut self.departure.is_on) {
             return Ok(());
         }

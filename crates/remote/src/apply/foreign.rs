@@ -208,7 +208,7 @@ impl Apply<'_> {
         let is_noted = self.note_gone(table, &row, "the row that it refers to is gone")?;
         let wire = to_wire(&self.as_it_came(table, key)?.unwrap_or(row), &table.types);
         self.rows.set_applying(Some(table))?;
-        if !self.put_out(table, key)? {
+        if !self.take_row_out(table, key)? {
             // A trigger keeps it: no trigger sees it go.
             super::set_triggers(self.rows.connection, false)?;
             self.remove(table, key)?;

@@ -306,7 +306,7 @@ impl Apply<'_> {
         };
         let last = match last {
             Some(row) if !self.has_no_place(table, &row)? => row,
-            _ => return self.put_out(table, &pending.key).map(drop),
+            _ => return self.take_row_out(table, &pending.key).map(drop),
         };
         // A row that was moved would not be found again with its partition.
         let old = from_wire(&last);
@@ -314,7 +314,7 @@ impl Apply<'_> {
         let is_moved = |new: &Vec<Local>| places.clone().any(|place| new[*place] != old[*place]);
         let is_here = match &pending.new {
             Some(new) if !is_moved(new) => self.make_way(table, &pending.key)?,
-            _ => self.put_out(table, &pending.key).map(|_| false)?,
+            _ => self.take_row_out(table, &pending.key).map(|_| false)?,
         };
         self.keep_displaced(table, &key, &table.row_bytes(&last), is_here)
     }
@@ -328,7 +328,7 @@ impl Apply<'_> {
             }
             return Ok(true);
         }
-        self.put_out(table, key).map(|_| false)
+        self.take_row_out(table, key).map(|_| false)
     }
 
     /// Deletes a row, and notes that what refers to it must be looked at. Whether it is gone: a trigger may keep it.
@@ -461,14 +461,14 @@ impl Apply<'_> {
             // Its partition may have been left after it stepped aside.
             if self.has_no_place(table, &row)? {
                 if is_here {
-                    self.put_out(table, &table.key_of(&from_wire(&row)))?;
+                    self.take_row_out(table, &table.key_of(&from_wire(&row)))?;
                 }
                 self.note_gone(table, &from_wire(&row), "the remote left the partition of this row")?;
                 continue;
             }
             let is_back = self.put_back(table, &key, &row)?;
             if is_here && !is_back {
-                self.put_out(table, &table.key_of(&from_wire(&row)))?;
+                self.take_row_out(table, &table.key_of(&from_wire(&row)))?;
             }
             if !is_back && self.rows.held(table, &key)?.is_none() {
                 let is_noted =
